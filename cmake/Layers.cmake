@@ -1,0 +1,83 @@
+# A layer is a CMake target that sees the headers of the layers it links and no others. Each layer's
+# folder is linked under build/layers/<layer>/, and only that directory is on the include path of
+# those who link the layer: `#include "vfio/pci_device.h"` does not compile in fabric/, because
+# fabric/ does not link vfio. Paths in #include start at the top of the repository, except those of
+# include/, which start below it ("base/...", "gpuumd/...").
+
+set(GPUUMD_WARNINGS -Wall -Wextra -Werror -Wmissing-declarations -Wnon-virtual-dtor)
+
+# gpuumd_layer_includes(target scope folder...): gives the target the include paths of folders.
+function(gpuumd_layer_includes target scope)
+  set(root ${CMAKE_BINARY_DIR}/layers/${target})
+  foreach(folder ${ARGN})
+    string(REGEX REPLACE "^include/" "" shown ${folder})
+    get_filename_component(parent ${root}/${shown} DIRECTORY)
+    file(MAKE_DIRECTORY ${parent})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${folder} ${root}/${shown} SYMBOLIC)
+  endforeach()
+  target_include_directories(${target} ${scope} ${root})
+endfunction()
+
+# gpuumd_layer(name FOLDER folder [SOURCES ...] [LINKS ...] [PRIVATE_LINKS ...])
+# Without SOURCES the layer is headers only.
+function(gpuumd_layer name)
+  cmake_parse_arguments(arg "" "FOLDER" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
+  if(arg_SOURCES)
+    add_library(${name} STATIC ${arg_SOURCES})
+    target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
+    target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_PRIVATE_LINKS})
+    gpuumd_layer_includes(${name} PUBLIC ${arg_FOLDER})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ${arg_LINKS})
+    gpuumd_layer_includes(${name} INTERFACE ${arg_FOLDER})
+  endif()
+  gpuumd_check_headers(${name} ${arg_FOLDER})
+endfunction()
+
+# Each header compiles alone: one translation unit a header, built with the layer's own links.
+function(gpuumd_check_headers layer folder)
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
+       ${CMAKE_SOURCE_DIR}/${folder}/*.h ${CMAKE_SOURCE_DIR}/${folder}/*.hpp)
+  set(units)
+  foreach(header ${headers})
+    string(REGEX REPLACE "^include/" "" shown ${header})
+    string(MAKE_C_IDENTIFIER ${shown} unit)
+    set(file ${CMAKE_BINARY_DIR}/headers/${layer}/${unit}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${shown}\"\n#include \"${shown}\"\n")
+    list(APPEND units ${file})
+  endforeach()
+  if(units)
+    add_library(${layer}_headers OBJECT EXCLUDE_FROM_ALL ${units})
+    target_compile_options(${layer}_headers PRIVATE ${GPUUMD_WARNINGS})
+    target_link_libraries(${layer}_headers PRIVATE ${layer})
+    if(NOT TARGET check_headers)
+      add_custom_target(check_headers)
+    endif()
+    add_dependencies(check_headers ${layer}_headers)
+  endif()
+endfunction()
+
+# gpuumd_program(name SOURCES ... LINKS ...): an executable.
+function(gpuumd_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
+  target_link_libraries(${name} PRIVATE ${arg_LINKS})
+endfunction()
+
+# gpuumd_test(name SOURCES ... LINKS ... [LABELS threads|whole ...] [TIMEOUT seconds]):
+# one GoogleTest program and one ctest entry. Label "threads" puts it into the ThreadSanitizer run.
+function(gpuumd_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${arg_SOURCES})
+  target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gmock GTest::gtest_main Threads::Threads)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+    ENVIRONMENT "GPUUMD_BIN=${CMAKE_BINARY_DIR}/bin;GPUUMD_SOURCE=${CMAKE_SOURCE_DIR}")
+endfunction()

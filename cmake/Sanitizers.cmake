@@ -1,0 +1,11 @@
+# GPUUMD_SANITIZE: "" | address (with undefined) | thread
+set(GPUUMD_SANITIZE "" CACHE STRING "sanitizers to build with: empty, address or thread")
+if(GPUUMD_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(GPUUMD_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT GPUUMD_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "GPUUMD_SANITIZE must be empty, address or thread, not ${GPUUMD_SANITIZE}")
+endif()
