@@ -26,10 +26,11 @@ class RegisterIo {
 class RegisterBlock {
  public:
   static constexpr unsigned kSegments = 8;
+  static constexpr std::uint32_t kAbsent = ~std::uint32_t{0};
+  using Bases = std::array<std::uint32_t, kSegments>;  // kAbsent for a segment that is not there
 
   RegisterBlock() = default;
-  RegisterBlock(RegisterIo& io, const std::array<std::uint32_t, kSegments>& bases)
-      : io_(&io), bases_(bases) {}
+  RegisterBlock(RegisterIo& io, const Bases& bases) : io_(&io), bases_(bases) {}
 
   template <class R>
   base::Value<R> read(unsigned index = 0) const {
@@ -54,6 +55,7 @@ class RegisterBlock {
   std::uint32_t dword(unsigned index = 0) const {
     static_assert(R::kSegment < kSegments);
     assert(index == 0 || R::kStride != 0);
+    assert(bases_[R::kSegment] != kAbsent);
     return bases_[R::kSegment] + R::kOffset + index * R::kStride;
   }
 
@@ -61,7 +63,7 @@ class RegisterBlock {
 
  private:
   RegisterIo* io_ = nullptr;
-  std::array<std::uint32_t, kSegments> bases_{};
+  Bases bases_{};
 };
 
 }  // namespace gpuumd
