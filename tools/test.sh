@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds with both compilers and the sanitizers, runs every test, and
+# closes with a line "N passed, N failed". What CI runs (.ci/run) is this.
+#
+#   tools/test.sh             everything
+#   tools/test.sh --quick     one debug build and its tests, no sanitizers
+#   tools/test.sh --only X    only the ctest entries whose name matches the expression X
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+quick=0
+only=.
+while [ $# -gt 0 ]; do
+  case $1 in
+  --quick) quick=1 ;;
+  --only) only=${2:?--only needs an expression}; shift ;;
+  *) echo "usage: tools/test.sh [--quick] [--only EXPRESSION]" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+start=$SECONDS
+passed=0
+failed=0
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+# The cache may be shared by clones at different paths.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+
+say() { printf '== %5ds  %s\n' $((SECONDS - start)) "$*"; }
+
+# A step that is not a GoogleTest program counts as one test.
+step() {
+  local name=$1
+  shift
+  say "$name"
+  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
+}
+
+build() {
+  cmake --preset "$1" >"$results/configure-$1" 2>&1 || { cat "$results/configure-$1"; return 1; }
+  cmake --build --preset "$1" >"$results/build-$1" 2>&1 ||
+    { grep -E 'error|FAILED|warning' "$results/build-$1" | head -n 40; return 1; }
+}
+
+# run PRESET LABEL [NAME=VALUE ...]: the ctest entries of a build, counted test by test.
+run() {
+  local preset=$1 label=$2
+  shift 2
+  local out="$results/$preset-$label-${1:-default}"
+  mkdir -p "$out"
+  say "tests: $preset ${label#.} $*"
+  env "$@" GTEST_OUTPUT="json:$out/" ctest --test-dir "build/$preset" -L "$label" -R "$only" \
+    --no-tests=error --output-on-failure -j2 >"$out/log" 2>&1
+  local code=$?
+  [ $code -eq 0 ] || sed -n '/\[  FAILED  \]/p;/Failure$/,+4p;/ERROR: .*Sanitizer/,+20p;/WARNING: ThreadSan/,+20p;/tests failed/,$p' "$out/log" | head -n 200
+  local counts
+  counts=$(python3 tools/count_tests.py "$out" "$code")
+  passed=$((passed + ${counts% *}))
+  failed=$((failed + ${counts#* }))
+}
+
+step "packages" tools/setup.sh
+step "checks: format, citations, layers" tools/check.sh
+step "build: debug (g++)" build debug
+run debug . GPUUMD_TEST_BAR0=64M
+if [ $quick -eq 0 ]; then
+  run debug whole GPUUMD_TEST_BAR0=vram
+  step "headers compile alone" cmake --build build/debug --target check_headers
+  step "build: clang" build clang
+  step "build: asan" build asan
+  run asan . ASAN_OPTIONS=detect_leaks=1
+  step "build: tsan" build tsan
+  run tsan threads TSAN_OPTIONS=halt_on_error=1
+fi
+say "done"
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
