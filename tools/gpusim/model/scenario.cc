@@ -62,6 +62,13 @@ void ScenarioHooks::remove(unsigned gpu) {
   std::erase_if(commands_, [](const auto& command) { return command.second.empty(); });
 }
 
+void ScenarioHooks::remove(unsigned gpu, std::string_view name) {
+  const auto found = commands_.find(name);
+  if (found == commands_.end()) return;
+  found->second.erase(gpu);
+  if (found->second.empty()) commands_.erase(found);
+}
+
 base::Result<ScenarioValues> ScenarioHooks::run(std::string_view name,
                                                 const ScenarioValues& arguments) const {
   const auto found = commands_.find(name);

@@ -51,6 +51,7 @@ class ScenarioHooks {
   void add(unsigned gpu, std::string name, std::string help, Command command);
   // Forgets all commands of a GPU, before that GPU is destroyed.
   void remove(unsigned gpu);
+  void remove(unsigned gpu, std::string_view name);  // one of them
 
   // kNotFound for an unknown name or GPU, else what the command returns.
   base::Result<ScenarioValues> run(std::string_view name, const ScenarioValues& arguments) const;

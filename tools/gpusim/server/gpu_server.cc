@@ -1,0 +1,98 @@
+#include "tools/gpusim/server/gpu_server.h"
+
+#include <utility>
+
+namespace gpusim {
+
+namespace {
+
+bool hung_up(int fd) {
+  pollfd entry{fd, POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+}
+
+}  // namespace
+
+GpuServer::GpuServer(GpuDevice& device, ServerOptions options, ScenarioHooks* hooks, unsigned gpu)
+    : device_(device), options_(std::move(options)), hooks_(hooks), gpu_(gpu), function_(device) {
+  if (hooks_ != nullptr) add_hooks();
+}
+
+GpuServer::~GpuServer() {
+  if (hooks_ != nullptr) {
+    hooks_->remove(gpu_, "pci.gone");
+    hooks_->remove(gpu_, "pci.disconnect");
+  }
+}
+
+void GpuServer::add_hooks() {
+  hooks_->add(gpu_, "pci.gone", "surprise removal: reads give all ones (on=true|false)",
+              [this](const ScenarioValues& arguments) -> base::Result<ScenarioValues> {
+                const auto on = arguments.flag_or("on", true);
+                if (!on) return std::unexpected(on.error());
+                function_.gone = *on;
+                function_.update_msix();
+                return ScenarioValues{};
+              });
+  hooks_->add(gpu_, "pci.disconnect", "drop the client's connection",
+              [this](const ScenarioValues&) -> base::Result<ScenarioValues> {
+                session_.reset();
+                return ScenarioValues{};
+              });
+}
+
+void GpuServer::reap() {
+  if (session_ != nullptr && !session_->alive()) session_.reset();
+}
+
+void GpuServer::connect(base::UniqueFd socket) {
+  // A client that has left may have more to be served, then its place is free.
+  while (session_ != nullptr && !stepping_ && hung_up(session_->fd())) serve();
+  if (session_ != nullptr) {
+    ++counters_.turned_away;
+    return;
+  }
+  session_ = std::make_unique<Session>(std::move(socket), device_, function_, options_, counters_);
+}
+
+bool GpuServer::serve() {
+  if (session_ == nullptr || stepping_) return false;
+  const bool any = session_->serve();
+  reap();
+  return any;
+}
+
+bool GpuServer::step() {
+  if (stepping_) return false;
+  bool any = serve();
+  stepping_ = true;
+  if (device_.look()) any = true;
+  if (device_.step()) any = true;
+  stepping_ = false;
+  reap();
+  return any || (session_ != nullptr && session_->has_queued());
+}
+
+bool GpuServer::prepare_sleep() {
+  if (session_ != nullptr && session_->wake() != nullptr) session_->wake()->publish(true);
+  sleeping_ = true;
+  if (!device_.look()) return true;
+  wake_up();
+  return false;
+}
+
+void GpuServer::wake_up() {
+  if (!std::exchange(sleeping_, false)) return;
+  if (session_ == nullptr || session_->wake() == nullptr) return;
+  session_->wake()->publish(false);
+  session_->wake()->drain();
+}
+
+void GpuServer::add_poll_fds(std::vector<pollfd>& fds) {
+  if (session_ == nullptr) return;
+  const short events = session_->output_waits() ? POLLOUT : POLLIN;
+  fds.push_back({session_->fd(), events, 0});
+  if (session_->wake() != nullptr) fds.push_back({session_->wake()->event_fd(), POLLIN, 0});
+}
+
+}  // namespace gpusim
