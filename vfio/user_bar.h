@@ -33,13 +33,12 @@ class RegionIo {
 class DoorbellWake {
  public:
   // `sleeping` is 1 while the server sleeps. Both must outlive this.
-  DoorbellWake(const std::uint32_t* sleeping, int eventfd)
-      : sleeping_(sleeping), eventfd_(eventfd) {}
+  DoorbellWake(std::uint32_t* sleeping, int eventfd) : sleeping_(sleeping), eventfd_(eventfd) {}
   // After the store of a doorbell.
   void stored() const;
 
  private:
-  const std::uint32_t* sleeping_;
+  std::uint32_t* sleeping_;
   int eventfd_;
 };
 

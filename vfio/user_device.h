@@ -76,25 +76,34 @@ class UserDevice final : public PciDevice, private RegionIo {
                                                                      UserOptions options);
   using Clock = UserTransport::Clock;
 
-  UserDevice(base::UniqueFd socket, std::string name, UserOptions options);
+  UserDevice(base::UniqueFd socket, base::UniqueFd wake, std::string name, UserOptions options);
+  Clock::time_point within(std::chrono::milliseconds time) const { return Clock::now() + time; }
+
   base::Result<void> handshake();
   base::Result<void> negotiate(Clock::time_point deadline);
   base::Result<void> take_wake(std::vector<base::UniqueFd> fds);
+  base::Result<void> read_device_info(Clock::time_point deadline);
   base::Result<void> read_identity(Clock::time_point deadline);
+
   struct RegionReply {
     Region region;
     base::UniqueFd fd;
   };
   base::Result<RegionReply> region_info(std::uint32_t index, Clock::time_point deadline);
-  base::Result<void> send_irqs(std::span<const base::UniqueFd> eventfds, std::size_t at_once,
-                               Clock::time_point deadline);
-  base::Result<void> disarm(Clock::time_point deadline);
-  base::Result<void> check_dma(std::uint64_t offset, std::uint64_t size, base::Iova at) const;
-  base::Result<void> unmap(base::Iova at, std::uint64_t size, Clock::time_point deadline);
+  base::Result<std::uint32_t> config_word(std::uint32_t offset, unsigned width,
+                                          Clock::time_point deadline);
+  base::Result<void> check_config(std::uint32_t offset, unsigned width) const;
   base::Result<void> access(wire::Command command, std::uint32_t region, std::uint64_t offset,
                             std::span<std::byte> to, std::span<const std::byte> from,
                             Clock::time_point deadline);
-  base::Result<void> check_config(std::uint32_t offset, unsigned width) const;
+
+  base::Result<void> check_dma(std::uint64_t offset, std::uint64_t size, base::Iova at) const;
+  base::Result<void> send_unmap(base::Iova at, std::uint64_t size, Clock::time_point deadline);
+
+  base::Result<void> check_msix(unsigned count, Clock::time_point deadline);
+  base::Result<void> set_irqs(std::uint32_t flags, std::uint32_t start,
+                              std::span<const int> eventfds, Clock::time_point deadline);
+  base::Result<void> disarm(Clock::time_point deadline);
 
   base::Result<void> region_read(std::uint32_t region, std::uint64_t offset,
                                  std::span<std::byte> to) override;
@@ -110,7 +119,6 @@ class UserDevice final : public PciDevice, private RegionIo {
   DeviceIdentity identity_;
   ServerCapabilities server_;
   IovaLimits limits_;
-  std::uint32_t region_count_ = 0;
   std::uint32_t irq_count_ = 0;
   bool can_reset_ = false;
   bool armed_ = false;

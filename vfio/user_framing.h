@@ -13,6 +13,8 @@
 #include "base/result.h"
 #include "vfio/user_wire.h"
 
+struct msghdr;
+
 namespace vfio {
 
 // Descriptors that we take with one message; stated as max_msg_fds in the handshake.
@@ -39,7 +41,7 @@ class MessageReader {
  private:
   // True when `to` is full; otherwise nothing more has arrived.
   base::Result<bool> fill(int socket, std::span<std::byte> to, std::size_t& have);
-  base::Result<void> take_fds(struct msghdr& header);
+  base::Result<void> take_fds(msghdr& header);
 
   Message message_;
   std::array<std::byte, sizeof(wire::Header)> head_{};

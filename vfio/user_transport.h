@@ -40,10 +40,11 @@ class UserTransport {
   using Handler = std::function<int(const wire::Header& header, std::span<const std::byte> body,
                                     std::vector<std::byte>& reply)>;
 
-  // `max_request` bounds the payload of a command of the server. `pump`, when set, is called
-  // by the constructing thread while it waits instead of sleeping; it may call serve().
-  UserTransport(base::UniqueFd socket, std::size_t max_request, Handler handler,
-                std::function<void()> pump);
+  // `wake` is an eventfd of the transport's own. `max_request` bounds the payload of a command of
+  // the server. `pump`, when set, is called by the constructing thread while it waits instead of
+  // sleeping; it may call serve().
+  UserTransport(base::UniqueFd socket, base::UniqueFd wake, std::size_t max_request,
+                Handler handler, std::function<void()> pump);
   ~UserTransport();
   UserTransport(const UserTransport&) = delete;
   UserTransport& operator=(const UserTransport&) = delete;
@@ -72,8 +73,9 @@ class UserTransport {
   base::Result<void> post(wire::Command command, std::span<const std::byte> head,
                           std::span<const std::byte> tail, Clock::time_point deadline);
 
-  // Serves all commands of the server that have arrived, and notices its end. A server that keeps
-  // it busy past `deadline`, or does not take the answers by then, is lost.
+  // Serves all commands of the server that have arrived, and notices its end. A server that goes on
+  // asking past `deadline`, or does not take the answers by then, is lost. (With a pump the rest
+  // of an answer goes out at the next call: the server may be our caller.)
   void serve(Clock::time_point deadline);
 
   // Loses the connection because the owner found a reply to be nonsense; passes the error on.
@@ -94,9 +96,10 @@ class UserTransport {
   template <class Done>
   void wait(Lock& lock, wire::Command command, Clock::time_point deadline, Done done);
   void poll_socket(Lock& lock, Clock::time_point deadline);
-  // Reads and handles messages until there is none, `deadline` or `stop()`.
+  // Reads and handles messages until none is left or `stop()`. True when it gave up because the
+  // server fills the socket as fast as we empty it, past `deadline`.
   template <class Stop>
-  void read_messages(Lock& lock, Clock::time_point deadline, Stop stop);
+  bool read_messages(Lock& lock, Clock::time_point deadline, Stop stop);
   base::Result<void> admit(const wire::Header& header) const;
   void dispatch(Lock& lock, Message& message);
   void finish(Pending& pending, Message& message);
@@ -108,7 +111,7 @@ class UserTransport {
   base::Error lost_error(wire::Command command) const;
 
   base::UniqueFd socket_;
-  base::UniqueFd wake_;  // eventfd: makes the leader look again
+  base::UniqueFd wake_;  // makes the leader look again
   const std::size_t max_request_;
   const Handler handler_;
   const std::function<void()> pump_;

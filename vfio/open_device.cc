@@ -1,0 +1,64 @@
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/fd.h"
+#include "vfio/pci_device.h"
+#include "vfio/user_device.h"
+
+namespace vfio {
+namespace {
+
+constexpr std::string_view kUserPrefix = "vfio-user:";
+
+base::Errc code_of_connect(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case ECONNREFUSED:  // a socket that nobody listens on any more
+      return base::Errc::kNotFound;
+    case EAGAIN:  // the server takes no further connection
+      return base::Errc::kBusy;
+    case EACCES:
+    case EPERM:
+      return base::Errc::kPermission;
+    default:
+      return base::Errc::kSystem;
+  }
+}
+
+base::Result<base::UniqueFd> connect_socket(const std::string& name, std::string_view path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path))
+    return base::fail(base::Errc::kInvalidArgument,
+                      "device \"" + name + "\": a socket path has 1 to " +
+                          std::to_string(sizeof(address.sun_path) - 1) + " characters");
+  std::memcpy(address.sun_path, path.data(), path.size());
+  base::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return base::fail(base::Errc::kSystem, "socket", errno);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    const int error = errno;
+    return base::fail(code_of_connect(error), "connect to " + name, error);
+  }
+  return socket;
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
+  if (!name.starts_with(kUserPrefix))
+    return base::fail(base::Errc::kInvalidArgument,
+                      "device \"" + name + "\": not of a known form (vfio-user:PATH)");
+  auto socket = connect_socket(name, std::string_view(name).substr(kUserPrefix.size()));
+  if (!socket) return std::unexpected(socket.error());
+  auto device = connect_vfio_user(std::move(*socket), name);
+  if (!device) return std::unexpected(device.error());
+  return std::unique_ptr<PciDevice>(std::move(*device));
+}
+
+}  // namespace vfio
