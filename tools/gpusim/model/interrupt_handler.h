@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "tools/gpusim/model/bases.h"
 #include "tools/gpusim/model/doorbells.h"
@@ -69,24 +70,30 @@ class InterruptHandler : public InterruptSink, public DoorbellConsumer, public S
   std::size_t queued() const;
 
  private:
-  friend class InterruptRegisters;
   struct Delayed {
     ModelTime due;
     IvImage image;
   };
-  void define_ring(unsigned ring, std::uint32_t base);
-  void define_registers(const GpuOptions& options);
-  bool routed_to_ring1(const Iv& iv) const;
+  void define_ring(unsigned ring, std::uint32_t first);
+  void define_ring0_only();
+  void define_tables(std::uint64_t seed);
+  void define_cam();
+  void define_status(std::uint64_t seed);
+  RegisterFile::Register& define(std::uint32_t offset, const std::string& name);
+  void write_cntl(unsigned ring, std::uint32_t value);
+  void write_rptr(unsigned ring, std::uint32_t value);
+
+  bool routed_to_ring1(std::uint8_t client, std::uint8_t source) const;
   void enqueue(const IvImage& image);
   bool release_delayed();
   bool repeat_unacknowledged();
   bool deliver(unsigned ring);
   bool write_memory(const InterruptRing& ring, std::uint64_t address,
                     std::span<const std::byte> bytes);
-  bool write_back();
-  void queue_self_interrupt();
+  void write_back();
+  bool queue_self_interrupt();
   void announce_write();
-  bool rearm_check();
+  bool announce_rest();
   std::uint32_t status() const;
 
   RegisterFile& registers_;
@@ -102,6 +109,7 @@ class InterruptHandler : public InterruptSink, public DoorbellConsumer, public S
   IvImage last_{};
   bool armed_ = true;          // the next vector on ring 0 may raise the MSI
   bool self_pending_ = false;  // ring 1 has news that ring 0 does not carry yet
+  bool writing_ = false;       // inside an access of our own
   Filter filter_;
   Counters counters_;
 

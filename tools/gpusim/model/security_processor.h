@@ -65,9 +65,12 @@ class SecurityProcessor : public Steppable {
  private:
   struct Frame;
   void define_mailbox(std::uint64_t seed);
-  void define_interrupt(std::uint64_t seed);
+  void define_interrupt();
+  bool booted() const { return clock_.now() >= boot_at_; }
   bool answer_mailbox();
-  std::uint32_t run_mailbox(std::uint32_t command, std::uint32_t type);
+  std::uint32_t run_mailbox(std::uint32_t word);
+  bool open_ring();
+  void write_ring_pointer(std::uint32_t value);
   bool serve_frame();
   void serve(const Frame& frame);
   std::uint32_t run(std::uint32_t id, std::span<const std::byte> body, std::span<std::byte> out);
@@ -75,10 +78,12 @@ class SecurityProcessor : public Steppable {
   std::uint32_t set_physical_pod(std::span<const std::byte> body);
   std::uint32_t set_virtual_pod(std::span<const std::byte> body);
   std::uint32_t set_stations(std::span<const std::byte> body);
+  std::uint32_t get_stations(std::span<std::byte> out) const;
   std::uint32_t set_npa(std::span<const std::byte> body);
   std::uint32_t complete_notice(std::span<const std::byte> body);
-  bool config_open() const;
   bool send_notice();
+  bool copy_in(std::uint64_t address, std::span<std::byte> to);
+  bool copy_out(std::uint64_t address, std::span<const std::byte> from);
 
   const ModelClock& clock_;
   InterruptSink& interrupts_;
@@ -99,10 +104,9 @@ class SecurityProcessor : public Steppable {
   bool ring_open_ = false;
   std::uint64_t ring_address_ = 0;
   std::uint32_t ring_dwords_ = 0;
-  std::uint32_t ring_read_ = 0;   // dwords
-  std::uint32_t ring_write_ = 0;  // as written to C2PMSG_67
-  ModelTime frame_due_{};
-  bool frame_waits_ = false;
+  std::uint32_t ring_read_ = 0;         // dwords
+  std::uint32_t ring_write_ = 0;        // as written to C2PMSG_67
+  std::optional<ModelTime> frame_due_;  // of the frame at ring_read_, once it was seen
 
   std::deque<Notice> notices_;         // not raised yet
   std::optional<Notice> outstanding_;  // raised, not completed
