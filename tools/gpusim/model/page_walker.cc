@@ -8,8 +8,9 @@
 namespace gpusim {
 namespace {
 
-constexpr unsigned kRangeBit = 10, kPde0Bit = 14, kValidBit = 16;
-constexpr unsigned kRangeDefault = 2, kPde0Default = 3, kValidDefault = 10;
+constexpr unsigned kRangeBit = 10, kPde0Bit = 14, kValidBit = 16, kReadBit = 18, kWriteBit = 20;
+constexpr unsigned kRangeDefault = 2, kPde0Default = 3, kValidDefault = 10, kReadDefault = 11,
+                   kWriteDefault = 12;
 constexpr std::uint64_t kTableMask = PDE::TABLE::kMask;
 
 }  // namespace
@@ -49,6 +50,16 @@ FaultCause FaultCause::page(bool final) {
 FaultCause FaultCause::malformed() {
   FaultCause cause = page(true);
   cause.walker_error = 6;  // our choice: apart from all values that D17 gives out
+  return cause;
+}
+
+FaultCause FaultCause::right(bool write) {
+  FaultCause cause;
+  cause.interrupt_bit = write ? kWriteBit : kReadBit;
+  cause.default_bit = write ? kWriteDefault : kReadDefault;
+  cause.permissions = write ? 1u << 2 : 1u << 1;
+  cause.rights = true;
+  cause.retryable = true;
   return cause;
 }
 
@@ -162,8 +173,8 @@ Walk PageWalker::walk(std::uint8_t vmid, std::uint64_t page) {
   }
 }
 
-// FRAGMENT is believed: one entry serves the whole aligned run, and inside it the low address bits
-// are those of the virtual address, whatever the entry says.
+// FRAGMENT is believed: one entry serves the whole aligned run round it, as if memory went on
+// contiguously in both directions, whatever the other entries say.
 Walk PageWalker::leaf(base::Value<PTE> entry, EntryKind kind, unsigned level, unsigned shift,
                       std::uint64_t page, TableAddress at) const {
   Walk result;
@@ -176,7 +187,6 @@ Walk PageWalker::leaf(base::Value<PTE> entry, EntryKind kind, unsigned level, un
   leaf.level = static_cast<std::uint8_t>(level);
   leaf.span_log2 = static_cast<std::uint8_t>(std::max(shift, entry.get<PTE::FRAGMENT>()));
   leaf.first_page = page >> leaf.span_log2 << leaf.span_log2;
-  address &= ~((std::uint64_t{1} << (12 + leaf.span_log2)) - 1);
   if (kind == EntryKind::kRemote) {
     leaf.kind = Leaf::Kind::kRemote;
   } else if (entry.get<PTE::S>()) {
@@ -185,7 +195,8 @@ Walk PageWalker::leaf(base::Value<PTE> entry, EntryKind kind, unsigned level, un
     result.cause = FaultCause::misplaced();
     return result;
   }
-  leaf.address = address;
+  // A wrong FRAGMENT may take this below 0; the hub checks the place of each access.
+  leaf.address = address - ((page >> shift << shift) - leaf.first_page) * base::kPageSize;
   leaf.raw = entry.raw();
   leaf.at = at;
   leaf.readable = entry.get<PTE::R>();

@@ -19,7 +19,8 @@ struct FaultCause {
   unsigned default_bit = 0;    // in FAULT_CNTL_LO32
   unsigned walker_error = 0;
   bool mapping_error = false;
-  unsigned permissions = 0;  // PERMISSION_FAULTS without bit 0
+  unsigned permissions = 0;  // PERMISSION_FAULTS without bit 0 and, unless `rights`, bits 1 and 2
+  bool rights = false;       // the page is there, the right is not
   bool not_valid = false;    // bit 0
   bool retryable = false;    // by RETRY_PERMISSION_OR_INVALID_PAGE_FAULT; else by RETRY_OTHER_FAULT
   bool never_retried = false;  // 0x6, or no root at all
@@ -29,6 +30,7 @@ struct FaultCause {
   static FaultCause directory(unsigned level, bool final);
   static FaultCause page(bool final);
   static FaultCause malformed();
+  static FaultCause right(bool write);
   static FaultCause misplaced();  // a leaf that is unaligned, or VRAM that does not exist
 };
 

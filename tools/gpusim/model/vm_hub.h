@@ -39,7 +39,7 @@ struct Run {
   Kind kind = Kind::kVram;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  bool poison = false;  // a read has to look for poison
+  std::uint16_t poison_reader = 0;  // not 0: a read by this PASID has to look for poison
 };
 
 enum class AccessType : std::uint8_t { kRead, kWrite, kAtomic };
@@ -92,18 +92,22 @@ class VmHub : public AddressSpace {
   // Moves the bytes of a run. kBusError, kRetry, kRefused or kPeerLost as the target answers.
   Outcome read_run(const Requester& who, const Run& run, std::span<std::byte> to);
   Outcome write_run(const Requester& who, const Run& run, std::span<const std::byte> from);
-  // Memory behind a local run: null when it must be moved by read_run and write_run.
-  const std::byte* source(const Run& run);
-  std::byte* target(const Run& run);
+  // Memory behind the start of a run, maybe less than the run; empty when it must be moved by
+  // read_run or write_run. Valid until the next call on any hub that reads or translates. What was
+  // stored into a target must be told by stored().
+  std::span<const std::byte> source(const Run& run);
+  std::span<std::byte> target(const Run& run);
+  void stored(const Run& run, std::uint64_t bytes);
 
+  static constexpr std::uint16_t kNoAccel = 0xFFFF;
   // An access translated earlier and not done yet: a heavy flush of its VMID (and a heavy shootdown
   // of its accelerator) that comes after begin() is acknowledged after end().
   struct Ticket {
     std::uint8_t vmid = 0;
     std::uint64_t epoch = 0;
     std::uint16_t accel = kNoAccel;
+    std::uint64_t accel_epoch = 0;
   };
-  static constexpr std::uint16_t kNoAccel = 0xFFFF;
   Ticket begin(std::uint8_t vmid, const Run& run);
   void end(const Ticket& ticket);
 

@@ -84,6 +84,7 @@ class Vram {
   // A cached translation of `owner` (a PASID; 0 for none) went. `gone`: its entry in memory no
   // longer leads here; then pages without another reference count as freed.
   void unreference(std::uint64_t offset, std::uint64_t bytes, bool gone, std::uint16_t owner);
+  bool poisons() const { return options_.poison != PoisonMode::kOff; }
   // Whether a page of the range was freed by another owner and not written since.
   bool poisoned(std::uint64_t offset, std::uint64_t bytes, std::uint16_t reader) const;
   void count_poison_read(std::uint64_t offset);
