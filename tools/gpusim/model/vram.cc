@@ -1,5 +1,6 @@
 #include "tools/gpusim/model/vram.h"
 
+#include <linux/memfd.h>
 #include <sys/mman.h>
 
 #include <algorithm>
