@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -107,6 +108,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   void build_engines();
   void write_discovery();
   void add_scenarios();
+  void poison_vram();
   bool step_blocks();
 
   GpuOptions options_;
