@@ -55,9 +55,9 @@ struct Table {
   std::uint32_t harvested = 0;
 };
 
-inline constexpr std::size_t kHeaderBytes = 12;       // enough for total_size()
-inline constexpr std::size_t kMaxBytes = 10 * 1024;   // of the binary
-inline constexpr std::uint64_t kFromTop = 64 * 1024;  // default place: VRAM size minus this
+inline constexpr std::size_t kHeaderBytes = 12;          // enough for total_size()
+inline constexpr std::size_t kDefaultBytes = 10 * 1024;  // of the binary at the default place
+inline constexpr std::uint64_t kFromTop = 64 * 1024;     // which is the size of VRAM minus this
 
 // Whether the bytes start with the binary's signature. Fewer than 4 bytes: no.
 bool has_signature(std::span<const std::byte> bytes);

@@ -21,6 +21,7 @@ namespace step_name {
 inline constexpr const char* kPci = "PciReady";
 inline constexpr const char* kBootLoader = "BootLoader";
 inline constexpr const char* kDiscovery = "Discovery";
+inline constexpr const char* kNbio = "Nbio";
 inline constexpr const char* kMemory = "Memory";
 inline constexpr const char* kInterrupts = "Interrupts";
 inline constexpr const char* kPsp = "Psp";
@@ -46,5 +47,9 @@ Step boot_loader_step(BootState& boot);
 // Finds, reads, checks and parses the discovery table; makes the topology and reads where VRAM
 // lies. Reads through BAR 0 where that reaches, else through the MM window, a piece a turn.
 Step discovery_step(BootState& boot);
+
+// Frame buffer gate, doorbells in, SDMA's route. The interrupt handler's route is part of its own
+// sequence. Down: doorbells off.
+Step nbio_step(BootState& boot);
 
 }  // namespace gpuumd

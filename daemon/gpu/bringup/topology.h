@@ -12,6 +12,12 @@
 
 namespace gpuumd {
 
+// Which hubs there are, as bit masks of their instances.
+struct HubSet {
+  std::uint32_t mmhubs = 0;
+  std::uint32_t gfxhubs = 0;
+};
+
 // One compute die: its GC registers, its hub, and its SDMA instances.
 struct Xcc {
   RegisterBlock gc;
@@ -24,9 +30,10 @@ struct GpuTopology {
   RegisterBlock osssys;
   RegisterBlock mp0;
   RegisterBlock lsdma;
-  RegisterBlock hdp;          // default-made when the table has none: nothing of it is needed
-  RegisterBlock nht;          // the firmware mailbox, by SMN address
-  std::vector<VmHub> mmhubs;  // by MID
+  RegisterBlock hdp;  // default-made when the table has none: nothing of it is needed
+  RegisterBlock nht;  // the firmware mailbox, by SMN address
+  // In order of instance, never empty. A harvested one leaves a gap in the numbers, not here.
+  std::vector<VmHub> mmhubs;
   std::vector<Xcc> xccs;
 
   // Filled by read_memory_layout().
@@ -35,9 +42,12 @@ struct GpuTopology {
   base::McAddress fb_top;           // inclusive
   base::PhysicalAddress vram_base;  // VRAM as page-table entries name it
 
+  // At least 1, the same for all.
   unsigned sdma_per_xcc() const {
     return xccs.empty() ? 0 : static_cast<unsigned>(xccs.front().sdma.size());
   }
+  unsigned sdma_engines() const { return sdma_per_xcc() * static_cast<unsigned>(xccs.size()); }
+  HubSet hubs() const;
 };
 
 // Picks the driver's blocks and checks that each is there, in a version that the driver knows, with

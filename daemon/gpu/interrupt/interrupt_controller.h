@@ -2,7 +2,6 @@
 // (docs/hardware/ih.md).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -54,7 +53,7 @@ class InterruptController {
 
   // Everything referred to must outlive the controller.
   InterruptController(const RegisterBlock& osssys, const RegisterBlock& nbio, vfio::Bar& doorbells,
-                      const InterruptMemory& memory, HubCounts hubs);
+                      const InterruptMemory& memory, HubSet hubs);
   InterruptController(const InterruptController&) = delete;
 
   // Who gets the vectors of a client and source. One each; a second call takes the first's place.
@@ -98,8 +97,11 @@ class InterruptController {
   void disable_rings();
   void program_ring(unsigned index, const InterruptRing& ring);
   void set_rates();
+  void route_to_ring1();
   void enable_retry_cam();
   void enable_rings();
+
+  void acknowledge(std::uint16_t cam_index);
 
   std::uint32_t producer();
   std::uint32_t recover(std::uint32_t wptr);
@@ -114,7 +116,7 @@ class InterruptController {
   RegisterBlock nbio_;
   vfio::Bar& doorbells_;
   InterruptMemory memory_;
-  HubCounts hubs_;
+  HubSet hubs_;
   InterruptRing ring0_;
   InterruptRing ring1_;
   bool running_ = false;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/address.h"
+#include "daemon/gpu/bringup/topology.h"
 #include "daemon/gpu/registers/iv.h"
 #include "daemon/gpu/registers/vm_hub.h"
 
@@ -26,18 +27,12 @@ struct PageFault {
   bool atomic() const { return read && write; }
 };
 
-// How many hubs there are to name.
-struct HubCounts {
-  unsigned mmhubs = 0;
-  unsigned gfxhubs = 0;
-};
-
 // Whether the vector is a page fault of either kind, and whether it is of a retry.
 bool is_page_fault(const InterruptVector& vector);
 bool is_retry_fault(const InterruptVector& vector);
 
 // Nothing when the vector is no page fault, or comes from a node that has no hub of ours.
-std::optional<PageFault> decode_page_fault(const InterruptVector& vector, HubCounts hubs);
+std::optional<PageFault> decode_page_fault(const InterruptVector& vector, HubSet hubs);
 
 // The bits of a retry fault that name its CAM entry, whatever else the vector says: an entry has to
 // be acknowledged even if the rest makes no sense (docs/hardware/errata.md C3).

@@ -7,8 +7,6 @@
 
 namespace gpuumd::osssys {
 
-inline constexpr unsigned kRing1 = 1;
-
 // Rows of two: index 0 is ring 0, index 1 ring 1, 0xC dwords further on.
 template <std::uint32_t Offset, base::Access Mode = base::Access::kReadWrite>
 using RingReg = base::Reg<0, Offset, Mode, 0x00C>;
