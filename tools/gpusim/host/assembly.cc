@@ -1,0 +1,51 @@
+#include "tools/gpusim/host/assembly.h"
+
+#include "tools/gpusim/host/pod_file.h"
+
+namespace gpusim {
+
+namespace {
+
+base::Result<PodParts> build(const PodSetup& setup, const SwitchFactory& make_switch,
+                             ScenarioHooks& hooks, AccessLog& log, const ModelClock& clock) {
+  PodParts made;
+  std::vector<PodOptions> records(setup.gpus);
+  if (!setup.pod_file.empty()) {
+    auto read = read_pod_file(setup.pod_file, setup.gpus);
+    if (!read) return std::unexpected(read.error());
+    records = std::move(*read);
+  }
+  PodSwitch* pod_switch = nullptr;
+  if (make_switch) {
+    auto created = make_switch(setup, hooks, log, clock);
+    if (!created) return std::unexpected(created.error());
+    pod_switch = created->get();
+    made.parts.push_back(std::move(*created));
+  }
+  for (unsigned i = 0; i < setup.gpus; ++i) {
+    GpuOptions options = setup.gpu;
+    options.index = i;
+    options.name = "gpusim" + std::to_string(i);
+    // Each GPU differs from its neighbours in all that is drawn; base seed 0 means nominal bases.
+    options.seed += i;
+    if (options.bases_seed != 0) options.bases_seed += i;
+    options.pod = records[i];
+    FabricPort* port = pod_switch != nullptr ? &pod_switch->port(i) : nullptr;
+    auto gpu = Gpu::create(options, {clock, port, &log, &hooks});
+    if (!gpu) return base::fail_within("GPU " + std::to_string(i), gpu.error());
+    if (pod_switch != nullptr) pod_switch->plug(i, **gpu);
+    made.gpus.push_back(std::move(*gpu));
+  }
+  return made;
+}
+
+}  // namespace
+
+PodFactory gpu_pod(const PodSetup& setup, SwitchFactory make_switch) {
+  return [setup, make_switch = std::move(make_switch)](ScenarioHooks& hooks, AccessLog& log,
+                                                       const ModelClock& clock) {
+    return build(setup, make_switch, hooks, log, clock);
+  };
+}
+
+}  // namespace gpusim
