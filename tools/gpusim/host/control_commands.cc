@@ -58,7 +58,7 @@ Json counters(Pod& pod) {
                 {"resets", c.resets}};
     ScenarioValues which;
     which.set("gpu", std::uint64_t{i});
-    if (const auto model = pod.hooks().run("model.counters", which)) {
+    if (const auto model = pod.hooks().run("device.counters", which)) {
       for (const auto& [name, value] : model->all()) gpu["model"][name] = to_json(value);
     }
     gpus.push_back(std::move(gpu));

@@ -61,6 +61,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   bool look() override;
   bool step() override;
   bool waiting() const override;
+  bool gone() const override { return gone_; }
 
   // --- FabricTarget ---
   std::uint16_t accel_id() const override;

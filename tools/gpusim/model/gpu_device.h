@@ -85,6 +85,10 @@ class GpuDevice : public Steppable {
   virtual void read_vram_bar(std::uint64_t offset, std::span<std::byte> to) = 0;
   virtual void write_vram_bar(std::uint64_t offset, std::span<const std::byte> from) = 0;
 
+  // Surprise removal, as a scenario asked for it: configuration space reads all ones too, and
+  // nothing of the host can be reached.
+  virtual bool gone() const { return false; }
+
   // Takes stores that a client made into mapped doorbell and register pages since the last look:
   // doorbells by comparing with the value seen last. True when there were any. The server calls it
   // before every message it serves, before every step(), and once more after it has published that

@@ -19,21 +19,10 @@ GpuServer::GpuServer(GpuDevice& device, ServerOptions options, ScenarioHooks* ho
 }
 
 GpuServer::~GpuServer() {
-  if (hooks_ != nullptr) {
-    hooks_->remove(gpu_, "pci.gone");
-    hooks_->remove(gpu_, "pci.disconnect");
-  }
+  if (hooks_ != nullptr) hooks_->remove(gpu_, "pci.disconnect");
 }
 
 void GpuServer::add_hooks() {
-  hooks_->add(gpu_, "pci.gone", "surprise removal: reads give all ones (on=true|false)",
-              [this](const ScenarioValues& arguments) -> base::Result<ScenarioValues> {
-                const auto on = arguments.flag_or("on", true);
-                if (!on) return std::unexpected(on.error());
-                function_.gone = *on;
-                function_.update_msix();
-                return ScenarioValues{};
-              });
   hooks_->add(gpu_, "pci.disconnect", "drop the client's connection",
               [this](const ScenarioValues&) -> base::Result<ScenarioValues> {
                 session_.reset();

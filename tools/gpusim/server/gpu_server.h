@@ -17,8 +17,8 @@ namespace gpusim {
 
 class GpuServer {
  public:
-  // `device` outlives the server. With `hooks` the server offers "pci.gone" and "pci.disconnect"
-  // under index `gpu`; they must outlive it too.
+  // `device` outlives the server. With `hooks` the server offers "pci.disconnect" under index
+  // `gpu`; they must outlive it too.
   GpuServer(GpuDevice& device, ServerOptions options, ScenarioHooks* hooks = nullptr,
             unsigned gpu = 0);
   ~GpuServer();

@@ -52,13 +52,11 @@ struct PciFunction {
   explicit PciFunction(const GpuDevice& device) : config(device), msix(device.msix()) {}
 
   void update_msix() {
-    msix.set_function(config.msix_enabled() && config.bus_master() && !gone,
-                      config.msix_function_masked());
+    msix.set_function(config.msix_enabled() && config.bus_master(), config.msix_function_masked());
   }
 
   PciConfig config;
   Msix msix;
-  bool gone = false;  // a surprise removal: reads give all ones, writes and DMA go nowhere
 };
 
 class Session final : private HostBus {

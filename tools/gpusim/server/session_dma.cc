@@ -55,7 +55,7 @@ Session::Answer Session::dma_unmap(const Message& message) {
 }
 
 bool Session::bus_works() const {
-  return alive_ && negotiated_ && !function_.gone && function_.config.bus_master();
+  return alive_ && negotiated_ && !device_.gone() && function_.config.bus_master();
 }
 
 std::byte* Session::direct(base::Iova at, std::size_t size, bool write) {
@@ -195,6 +195,8 @@ std::optional<Message> Session::await_reply(std::uint16_t id, std::uint16_t comm
   return std::nullopt;
 }
 
-void Session::raise_msix(unsigned vector) { function_.msix.raise(vector); }
+void Session::raise_msix(unsigned vector) {
+  if (!device_.gone()) function_.msix.raise(vector);
+}
 
 }  // namespace gpusim

@@ -107,7 +107,7 @@ Session::Answer Session::region_write(const Message& message) {
 }
 
 int Session::read_region(std::uint32_t region, std::uint64_t offset, std::span<std::byte> to) {
-  if (function_.gone) {
+  if (device_.gone()) {
     fill_ones(to);
     return 0;
   }
@@ -130,7 +130,7 @@ int Session::read_region(std::uint32_t region, std::uint64_t offset, std::span<s
 
 int Session::write_region(std::uint32_t region, std::uint64_t offset,
                           std::span<const std::byte> from) {
-  if (function_.gone) return 0;
+  if (device_.gone()) return 0;
   if (region == wire::kConfigRegion) {
     write_config(offset, from);
     return 0;
