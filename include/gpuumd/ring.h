@@ -3,7 +3,6 @@
 // scribbles makes a ring broken, never an access outside it.
 #pragma once
 
-#include <atomic>
 #include <bit>
 #include <cassert>
 #include <cstdint>
@@ -28,18 +27,17 @@ void store_release(T& word, T value) {
   __atomic_store_n(&word, value, __ATOMIC_RELEASE);
 }
 
-// Publishes that this side sleeps; look once more at what it waits for before it does.
+// Publishes whether this side sleeps; look once more at what it waits for before it does. Both this
+// and must_wake() are read-modify-writes of one word: whichever comes second sees all that the
+// other side stored before the first. So either the sleeper finds what was published, or it is
+// woken.
 inline void publish_sleeping(std::uint32_t& word, bool sleeping) {
-  __atomic_store_n(&word, sleeping ? 1u : 0u, __ATOMIC_SEQ_CST);
-  if (sleeping) std::atomic_thread_fence(std::memory_order_seq_cst);
+  __atomic_exchange_n(&word, sleeping ? 1u : 0u, __ATOMIC_SEQ_CST);
 }
 // After something was published: whether the other side sleeps and has to be woken. Takes the flag
 // down, so that a burst wakes once.
 inline bool must_wake(std::uint32_t& word) {
-  // A read-modify-write orders like the fence, and ThreadSanitizer knows it; the plain load keeps
-  // the line shared while nobody sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  return __atomic_load_n(&word, __ATOMIC_RELAXED) != 0 &&
+  return __atomic_fetch_or(&word, 0u, __ATOMIC_SEQ_CST) != 0 &&
          __atomic_exchange_n(&word, 0u, __ATOMIC_SEQ_CST) != 0;
 }
 
