@@ -87,6 +87,7 @@ struct NodeCounters {
   std::uint64_t messages_unknown_type = 0;
   std::uint64_t messages_ignored = 0;    // nobody waits for them, or not connected
   std::uint64_t sends_dropped = 0;       // queue to a peer full; only RELEASE and FAIL
+  std::uint64_t free_npa_pages = 0;      // now
   std::uint64_t quarantined_ranges = 0;  // now
 };
 
@@ -154,7 +155,7 @@ class Node {
   std::vector<PeerInfo> peers() const;
   std::vector<ExportInfo> exports() const;
   std::vector<ImportInfo> imports() const;
-  const NodeCounters& counters() const;
+  NodeCounters counters() const;
   // Addresses of the active configuration; nullopt unless a configuration was activated.
   std::optional<Layout> layout() const;
 
