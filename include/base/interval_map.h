@@ -89,18 +89,21 @@ class IntervalMap {
   }
 
   // visit(first, end, value) for each range that meets [first, end), whole (not cut to it), in
-  // rising order. `visit` must not change the map.
+  // rising order, until it returns false (or to the end, when it returns nothing). `visit` must not
+  // change the map.
   template <class F>
   void for_each(Key first, Key end, F visit) const {
     auto at = map_.upper_bound(first);
     if (at != map_.begin() && first < std::prev(at)->second.end) --at;
     for (; at != map_.end() && at->first < end; ++at) {
-      visit(at->first, at->second.end, at->second.value);
+      if (!go_on(visit, at->first, at->second)) return;
     }
   }
   template <class F>
   void for_each(F visit) const {
-    for (const auto& [first, node] : map_) visit(first, node.end, node.value);
+    for (const auto& [first, node] : map_) {
+      if (!go_on(visit, first, node)) return;
+    }
   }
 
   // Cuts the range that holds `at` in two there, so that each half can be changed alone.
@@ -120,6 +123,16 @@ class IntervalMap {
     V value;
   };
   using Map = std::map<Key, Node>;
+
+  template <class F>
+  static bool go_on(F& visit, Key first, const Node& node) {
+    if constexpr (std::is_void_v<decltype(visit(first, node.end, node.value))>) {
+      visit(first, node.end, node.value);
+      return true;
+    } else {
+      return visit(first, node.end, node.value);
+    }
+  }
 
   void join_with_next(typename Map::iterator at) {
     auto next = std::next(at);

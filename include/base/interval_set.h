@@ -38,15 +38,15 @@ class IntervalSet {
   }
   bool overlaps(Key first, Key end) const { return map_.overlaps(first, end); }
 
-  // visit(first, end) for each range.
+  // visit(first, end) for each range, until it returns false, if it returns something.
   template <class F>
   void for_each(F visit) const {
-    map_.for_each([&](Key first, Key end, const std::monostate&) { visit(first, end); });
+    map_.for_each([&](Key first, Key end, const std::monostate&) { return visit(first, end); });
   }
   // visit(first, end) for each range that meets [first, end), not cut to it.
   template <class F>
   void for_each(Key first, Key end, F visit) const {
-    map_.for_each(first, end, [&](Key a, Key b, const std::monostate&) { visit(a, b); });
+    map_.for_each(first, end, [&](Key a, Key b, const std::monostate&) { return visit(a, b); });
   }
 
  private:

@@ -55,10 +55,10 @@ class Gart {
   static constexpr std::uint64_t kPermanentFirst = 1;
   static constexpr unsigned kPeers = 256;
   static constexpr unsigned kPagesPerPeer = 4;
-  static constexpr std::uint64_t kPeersFirst = 97280 - kPeers * kPagesPerPeer;
   static constexpr unsigned kWindows = 64;
   static constexpr std::uint64_t kWindowPages = 512;
   static constexpr std::uint64_t kWindowsFirst = kPages - kWindows * kWindowPages;
+  static constexpr std::uint64_t kPeersFirst = kWindowsFirst - kPeers * kPagesPerPeer;
 
   // A peer's pages, in the order of their slots.
   enum class PeerPage : std::uint8_t { kInterruptRing, kShootdownRing, kPointers, kDoorbell };
@@ -95,10 +95,10 @@ class Gart {
  private:
   friend class GartRange;
   Gart(const PteFormat& format, VramBlock table, TableWriter& writer, FlushQueue& flushes);
-  base::Result<void> check(std::span<const PhysRun> runs) const;
+  base::Result<std::uint64_t> check(std::span<const PhysRun> runs, PteFlags flags) const;
   void set(std::uint64_t first, std::span<const PhysRun> runs, PteFlags flags, Done done);
   void clear(std::uint64_t first, std::uint64_t pages, Done done);
-  void append(TableUpdate& update, std::uint64_t first, std::uint64_t pages);
+  void write(std::uint64_t first, std::uint64_t pages, Done done);
   void release(std::uint64_t first, std::uint64_t pages);
 
   PteFormat format_;

@@ -29,8 +29,6 @@ class HostBuffer {
   const SharedFd& fd() const { return fd_; }
   std::uint64_t bytes() const { return bytes_; }
   HostPages pages() const { return pages_; }
-  // Maps it into this process; the pages are there, so it only costs the page tables.
-  base::Result<base::Mapping> map_cpu() const;
 
  private:
   friend class HostMemory;
@@ -52,7 +50,11 @@ class HostMemory {
   };
   // Pages are taken piece by piece before `done`, so that a shortage is an answer now and never a
   // SIGBUS later: kNoMemory. An empty huge-page pool is no error: smaller pages, counted.
+  // `done` may be called from inside.
   void create(const Request& request, DoneWith<HostBuffer> done);
+  // Maps a buffer into this process, with every page faulted in: for rings and tables, which the
+  // reactor stores to. kNoMemory, kSystem.
+  void map_cpu(const HostBuffer& buffer, DoneWith<base::Mapping> done);
 
   struct Counters {
     std::uint64_t buffers = 0;
@@ -65,6 +67,8 @@ class HostMemory {
 
  private:
   struct Job;
+  struct CpuJob;
+  void populate_next(std::shared_ptr<CpuJob> job);
   void start(std::shared_ptr<Job> job);
   void next_piece(std::shared_ptr<Job> job);
   void failed(std::shared_ptr<Job> job, const base::Error& error);
@@ -81,7 +85,7 @@ class DmaMapper;
 // unmaps it, which asserts the order of DMA-3: no DmaUse is left. Must not outlive its mapper.
 class HostChunk {
  public:
-  HostChunk() = default;
+  HostChunk();
   HostChunk(HostChunk&&) noexcept;
   HostChunk& operator=(HostChunk&&) noexcept;
   ~HostChunk();
@@ -130,7 +134,8 @@ class DmaMapper {
 
   // [offset, offset + bytes) of `buffer`, at most 2 MiB and whole pages: our duty. A chunk of 2 MiB
   // is aligned to it. kNoSpace, kLimit, kDeviceLost, or what the backend says. If the asker has
-  // gone the mapping is undone: `done` drops what it gets.
+  // gone the mapping is undone: `done` drops what it gets. `done` may be called from inside, with
+  // an error.
   void map(const HostBuffer& buffer, std::uint64_t offset, std::uint64_t bytes, vfio::Rights rights,
            DoneWith<HostChunk> done);
   // All of `buffer`, as chunks of 2 MiB and a shorter last one, the next when the last is mapped.

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/shared_memory.h"
 #include "daemon/reactor/reactor.h"
+#include "daemon/reactor/task_queue.h"
 #include "vfio/pci_device.h"
 
 namespace gpuumd {
@@ -33,8 +34,10 @@ class MemoryWorker {
   using Reply = std::move_only_function<void(base::Result<void>)>;
   using Work = std::move_only_function<base::Result<void>()>;
 
-  explicit MemoryWorker(Reactor& reactor);
-  // Does what is queued (so that every unmap happens), answers it, and joins.
+  // kNoMemory or kSystem when the system has no descriptor or thread left.
+  static base::Result<std::unique_ptr<MemoryWorker>> create(Reactor& reactor);
+  // Does what is queued, so that every unmap happens, and joins. What was not answered before is
+  // not answered any more; its callbacks are dropped on the reactor's thread.
   ~MemoryWorker();
   MemoryWorker(const MemoryWorker&) = delete;
   MemoryWorker& operator=(const MemoryWorker&) = delete;
@@ -57,14 +60,15 @@ class MemoryWorker {
   std::uint64_t pending() const { return pending_; }  // not answered yet
 
  private:
-  struct Request;
-  void push(Request* request);
+  MemoryWorker(Reactor& reactor, base::UniqueFd wake);
   void loop();  // worker thread
 
   Reactor& reactor_;
-  base::UniqueFd wake_;                   // eventfd: the stack is no longer empty
-  std::atomic<Request*> stack_{nullptr};  // newest first
-  std::shared_ptr<bool> alive_;           // reactor thread; false: answers find nobody
+  TaskQueue requests_;
+  base::UniqueFd wake_;  // eventfd, written when a request comes while the worker sleeps
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> stop_{false};
+  std::shared_ptr<bool> alive_;  // reactor thread; false: answers find nobody
   std::uint64_t pending_ = 0;
   std::thread thread_;
 };

@@ -54,6 +54,10 @@ class PageTable {
     std::vector<TablePage> tables;
   };
 
+  // How many table pages plan_map() takes for this, whatever is mapped now.
+  static std::uint64_t tables_for_map(const PteFormat& format, base::GpuVa at,
+                                      std::span<const PhysRun> runs);
+
   // `runs`, one behind the other, at `at`. kInvalidArgument: not 4 KiB aligned, no pages, a run
   // that no entry can name, execute on NPA. kOutOfRange: beyond 57 bits. kAgain: no table pages
   // now.
@@ -85,8 +89,8 @@ class PageTable {
   }
 
  private:
+  friend class TableChange;
   struct Table;
-  class Change;  // one map or unmap, page_table.cc
 
   PageTable(const PteFormat& format, Unmapped unmapped);
   base::Result<std::vector<TablePage>> reserve(std::uint64_t count);

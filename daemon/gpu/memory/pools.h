@@ -9,6 +9,7 @@
 #include "base/shared_memory.h"
 #include "daemon/gpu/memory/host_memory.h"
 #include "daemon/gpu/memory/table_page.h"
+#include "daemon/gpu/memory/table_writer.h"
 #include "daemon/gpu/memory/vram.h"
 #include "daemon/reactor/reactor.h"
 
@@ -33,9 +34,9 @@ class TablePool final : public TablePages {
   ~TablePool() override;
 
   TablePage take() override;
-  // Calls `then` when the pool has at least `low` pages, or a refill has failed. For those who got
-  // nothing and want to try again.
-  void when_refilled(Task then);
+  // Calls `then` on a later turn, when `pages` of them can be taken, with kNoMemory when they
+  // cannot be had. For a plan that got kAgain (PageTable::tables_for_map() says how many).
+  void when_ready(std::size_t pages, Done then);
 
   std::size_t ready() const { return ready_.size(); }
   const PoolCounters& counters() const { return counters_; }
@@ -56,8 +57,11 @@ class TablePool final : public TablePages {
   void refill();
   bool refill_from_vram();
   void refill_from_host();
-  void add_slab(Slab slab);
-  void refilled();
+  void map_slab(const HostBuffer& buffer);
+  void add_slab(HostChunk chunk, base::Mapping mapping);
+  void answer_waiting();
+  void refill_failed(const base::Error& error);
+  std::size_t wanted() const;
 
   Reactor& reactor_;
   Vram& vram_;
@@ -71,7 +75,11 @@ class TablePool final : public TablePages {
   std::uint64_t host_pages_ = 0;
   std::uint64_t out_ = 0;
   bool refilling_ = false;
-  std::vector<Task> waiting_;
+  struct Waiter {
+    std::size_t pages;
+    Done then;
+  };
+  std::vector<Waiter> waiting_;
   PoolCounters counters_;
   Registration timer_;
   std::shared_ptr<TablePool*> self_;

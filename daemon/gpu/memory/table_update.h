@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/address.h"
@@ -32,9 +33,15 @@ struct TableUpdate {
   std::vector<EntryRun> fill;    // tables that nothing points to yet
   std::vector<EntryRun> link;    // reachable entries: after every fill is visible to the walkers
   std::vector<TablePage> freed;  // tables that nothing points to any more
-  base::IntervalSet<base::GpuVa> stale;  // what a TLB may hold wrongly until the flush
+  base::IntervalSet<base::GpuVa> stale;    // what a TLB may hold wrongly until the flush
+  base::IntervalSet<base::GpuVa> cleared;  // of that, what may not be mapped before it (INV-5)
   bool needs_flush() const { return !stale.empty() || !freed.empty(); }
   bool empty() const { return fill.empty() && link.empty() && !needs_flush(); }
 };
+
+// Appends entries [first, end) of a table whose content is `entries`, as runs of equal step.
+void append_runs(std::vector<EntryRun>& to, const TablePlace& place,
+                 std::span<const std::uint64_t, kTableEntries> entries, unsigned first,
+                 unsigned end);
 
 }  // namespace gpuumd

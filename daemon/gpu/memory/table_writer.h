@@ -12,19 +12,12 @@
 #include "base/result.h"
 #include "daemon/gpu/memory/table_update.h"
 #include "daemon/gpu/memory/vram_map.h"
+#include "daemon/gpu/registers/register_io.h"
 #include "vfio/pci_device.h"
 
 namespace gpuumd {
 
 using Done = std::move_only_function<void(base::Result<void>)>;
-
-// Makes CPU stores through BAR 0 visible to the engines: HDP coherency flush, then a read back
-// (docs/hardware/pci.md "Visibility"). Device thread.
-class HdpFlush {
- public:
-  virtual ~HdpFlush() = default;
-  virtual void flush() = 0;
-};
 
 // One PTEPDE generate (or WRITE) of the daemon's engine: `count` 64-bit entries at `at` in VMID 0.
 struct EngineWrite {
@@ -55,7 +48,7 @@ class TableWriter {
 
   // `engine` may be null before it is up: then every table must be in host memory or visible. All
   // must outlive this. `bar` is BAR 0.
-  TableWriter(const VramMap& map, vfio::Bar& bar, HdpFlush& hdp, TableEngine* engine);
+  TableWriter(const VramMap& map, vfio::Bar& bar, const RegisterBlock& nbio, TableEngine* engine);
   ~TableWriter();  // drops what waits: the done-callbacks get kDeviceLost
 
   void set_engine(TableEngine* engine) { engine_ = engine; }
@@ -73,20 +66,28 @@ class TableWriter {
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Job;
+  struct Job {
+    std::vector<EntryRun> fill;
+    std::vector<EntryRun> link;
+    bool large = false;
+    Done done;
+  };
   void advance();
-  bool start_stage(Job& job, const std::vector<EntryRun>& runs);
-  void store(const EntryRun& run, bool& through_bar);
-  bool needs_engine(const EntryRun& run, bool large) const;
+  // Does what the CPU can; what is for the engine is returned.
+  std::vector<EngineWrite> store_stage(const std::vector<EntryRun>& runs, bool large);
+  void store(const EntryRun& run);
+  bool for_engine(const EntryRun& run, bool large) const;
   void engine_done(base::Result<void> result);
 
   VramMap map_;
   vfio::Bar& bar_;
-  HdpFlush& hdp_;
+  RegisterBlock nbio_;  // for the HDP flush behind stores through the BAR
   TableEngine* engine_;
-  std::deque<std::unique_ptr<Job>> jobs_;
+  std::deque<Job> jobs_;  // the first one is being done
+  bool at_link_ = false;  // its stage
+  bool engine_busy_ = false;
   bool advancing_ = false;
-  std::shared_ptr<TableWriter*> self_;  // reset when this goes: late callbacks find null
+  std::shared_ptr<TableWriter*> self_;  // null once this has gone: late callbacks find nobody
   Counters counters_;
 };
 

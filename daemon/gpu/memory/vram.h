@@ -94,7 +94,6 @@ class Vram {
   Vram(std::uint64_t bytes, std::uint64_t visible);
   Usage usage(std::uint64_t first, std::uint64_t end) const;
   bool take_block(unsigned order, VramZone zone, VramBlock& to);
-  void account(base::VramOffset at, std::uint64_t bytes, bool used);
   void free(base::VramOffset at, unsigned order);
 
   std::uint64_t bytes_;
@@ -103,5 +102,8 @@ class Vram {
   std::array<std::uint64_t, 2> reserved_{};  // visible, invisible
   std::array<std::uint64_t, 2> used_{};
 };
+
+// What `blocks` make up, one behind the other, with neighbours joined.
+std::vector<PhysRun> runs_of(const std::vector<VramBlock>& blocks);
 
 }  // namespace gpuumd
