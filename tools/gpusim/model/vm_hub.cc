@@ -298,6 +298,16 @@ Outcome VmHub::translate(const Requester& who, std::uint64_t va, std::uint64_t b
                          AccessType type, Run& run) {
   return impl_->translate(who, va, bytes, type, false, run);
 }
+Outcome VmHub::physical(std::uint64_t address, std::uint64_t bytes, bool system, Run& run) const {
+  if (system) {
+    run = {Run::Kind::kSystem, address, bytes, 0};
+    return Outcome::kOk;
+  }
+  std::uint64_t offset = 0;
+  if (!impl_->walker.to_vram(address, offset)) return Outcome::kFault;
+  run = {Run::Kind::kVram, offset, std::min(bytes, impl_->vram.size() - offset), 0};
+  return Outcome::kOk;
+}
 Outcome VmHub::read_run(const Requester& who, const Run& run, std::span<std::byte> to) {
   return impl_->memory_access.read(who, run, to);
 }

@@ -1,0 +1,238 @@
+#include "tools/gpusim/model/data_mover.h"
+
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/address.h"
+
+namespace gpusim {
+namespace {
+
+// From this size on the copy passes by the caches: the data would push out more than it is worth.
+constexpr std::uint64_t kStreamFrom = 2 * base::kMiB;
+// A unit of a large copy; small copies are cut into pages, so that they too finish out of order.
+constexpr std::uint64_t kLargestUnit = 64 * base::kKiB;
+constexpr std::uint64_t kUnitsInCopy = 16;
+
+bool aligned_16(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; }
+
+// `to` 16-byte aligned. The caller does the sfence.
+void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::size_t whole = bytes / 64 * 64;
+  for (std::size_t i = 0; i < whole; i += 64) {
+    const auto* in = reinterpret_cast<const __m128i*>(from + i);
+    auto* out = reinterpret_cast<__m128i*>(to + i);
+    const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+    const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+    _mm_stream_si128(out, a);
+    _mm_stream_si128(out + 1, b);
+    _mm_stream_si128(out + 2, c);
+    _mm_stream_si128(out + 3, d);
+  }
+  std::memcpy(to + whole, from + whole, bytes - whole);
+}
+
+void repeat(std::byte* to, std::size_t bytes, std::uint32_t value) {
+  if (const auto byte = static_cast<std::uint8_t>(value); value == byte * 0x0101'0101u) {
+    std::memset(to, byte, bytes);
+    return;
+  }
+  const std::size_t whole = bytes / sizeof value * sizeof value;
+  for (std::size_t i = 0; i < whole; i += sizeof value) std::memcpy(to + i, &value, sizeof value);
+  std::memcpy(to + whole, &value, bytes - whole);
+}
+
+}  // namespace
+
+DataMover::DataMover(VmHub& hub, const ModelClock& clock, std::uint64_t seed,
+                     unsigned in_flight_pages)
+    : hub_(hub), clock_(clock), random_(seed), window_(in_flight_pages * base::kPageSize) {}
+
+void DataMover::start(const MoveJob& job) {
+  abort();
+  job_ = job;
+  issued_ = 0;
+  const bool apart =
+      job.fill || job.source + job.bytes <= job.target || job.target + job.bytes <= job.source;
+  ordered_ = !apart;
+  streaming_ = !job.fill && apart && job.bytes >= kStreamFrom;
+}
+
+std::uint64_t DataMover::unit() const {
+  const std::uint64_t share = base::align_up(job_.bytes / kUnitsInCopy + 1, base::kPageSize);
+  return std::clamp(share, base::kPageSize, std::min(kLargestUnit, window_));
+}
+
+DataMover::Piece DataMover::next_piece() const {
+  if (!again_.empty()) return again_.back();
+  const std::uint64_t left = job_.bytes - issued_;
+  std::uint64_t bytes = std::min(left, unit());
+  if (!job_.backwards) {
+    // Pieces end at multiples of their size, so that a run seldom crosses a mapping of the host.
+    return {issued_, std::min(bytes, unit() - (job_.target + issued_) % unit())};
+  }
+  // The end of what is left, inside one page: its start has to lie in the same runs.
+  bytes = std::min(bytes, (job_.target + left - 1) % base::kPageSize + 1);
+  if (!job_.fill) bytes = std::min(bytes, (job_.source + left - 1) % base::kPageSize + 1);
+  return {left - bytes, bytes};
+}
+
+// `bytes` from the start of the piece are in flight.
+void DataMover::took(const Piece& piece, std::uint64_t bytes) {
+  flying_ += bytes;
+  if (again_.empty()) {
+    issued_ += bytes;
+  } else if (bytes == piece.bytes) {
+    again_.pop_back();
+  } else {
+    again_.back() = {piece.offset + bytes, piece.bytes - bytes};
+  }
+}
+
+Outcome DataMover::translate(const Requester& who, MoveJob::Space space, std::uint64_t address,
+                             std::uint64_t bytes, AccessType type, Run& run) {
+  if (space == MoveJob::Space::kVirtual) return hub_.translate(who, address, bytes, type, run);
+  return hub_.physical(address, bytes, space == MoveJob::Space::kBus, run);
+}
+
+// Translates the next piece and puts it in flight; false, with blocked_ set, when it cannot.
+bool DataMover::issue(const Requester& who) {
+  const Piece piece = next_piece();
+  Access access;
+  access.offset = piece.offset;
+  access.due = clock_.now() + delay_;
+  std::uint64_t address = job_.target + piece.offset;
+  bool write = true;
+  Outcome outcome =
+      translate(who, job_.target_space, address, piece.bytes, AccessType::kWrite, access.target);
+  if (outcome == Outcome::kOk && !job_.fill) {
+    address = job_.source + piece.offset;
+    write = false;
+    outcome = translate(who, job_.source_space, address, access.target.bytes, AccessType::kRead,
+                        access.source);
+    access.target.bytes = access.source.bytes;
+  }
+  if (outcome != Outcome::kOk) {
+    blocked_ = Result{State::kFailed, outcome, address, write, hub_.last_error()};
+    return false;
+  }
+  access.target_ticket = hub_.begin(who.vmid, access.target);
+  if (!job_.fill) access.source_ticket = hub_.begin(who.vmid, access.source);
+  took(piece, access.target.bytes);
+  in_flight_.push_back(access);
+  return true;
+}
+
+Outcome DataMover::fill(const Requester& who, const Run& target) {
+  failed_write_ = true;
+  const auto memory = hub_.target(target);
+  if (!memory.empty()) {
+    repeat(memory.data(), memory.size(), job_.value);
+    hub_.stored(target, memory.size());
+    return Outcome::kOk;
+  }
+  bounce_.resize(target.bytes);
+  repeat(bounce_.data(), bounce_.size(), job_.value);
+  return hub_.write_run(who, target, bounce_);
+}
+
+// The parts of a run that have memory behind them are moved in place; a side without goes through
+// the other side's memory, or the bounce buffer when neither has any.
+Outcome DataMover::copy(const Requester& who, Run source, Run target) {
+  while (source.bytes != 0) {
+    std::span<const std::byte> from = hub_.source(source);
+    const std::span<std::byte> to = hub_.target(target);
+    std::uint64_t bytes = source.bytes;
+    Outcome outcome = Outcome::kOk;
+    if (!from.empty()) bytes = from.size();
+    if (!from.empty() && !to.empty()) {
+      if (streaming_ && aligned_16(to.data()))
+        stream(to.data(), from.data(), bytes);
+      else
+        std::memmove(to.data(), from.data(), bytes);
+      hub_.stored(target, bytes);
+    } else if (!from.empty()) {
+      failed_write_ = true;
+      outcome = hub_.write_run(who, target, from);
+    } else if (!to.empty()) {
+      failed_write_ = false;
+      outcome = hub_.read_run(who, source, to.first(bytes));
+      if (outcome == Outcome::kOk) hub_.stored(target, bytes);
+    } else {
+      bounce_.resize(bytes);
+      outcome = hub_.read_run(who, source, bounce_);
+      failed_write_ = outcome == Outcome::kOk;
+      if (failed_write_) outcome = hub_.write_run(who, target, bounce_);
+    }
+    if (outcome != Outcome::kOk) return outcome;
+    source.address += bytes;
+    source.bytes -= bytes;
+    target.address += bytes;
+    target.bytes -= bytes;
+  }
+  return Outcome::kOk;
+}
+
+Outcome DataMover::finish(const Requester& who, const Access& access) {
+  return job_.fill ? fill(who, access.target) : copy(who, access.source, access.target);
+}
+
+void DataMover::end(const Access& access) {
+  flying_ -= access.target.bytes;
+  hub_.end(access.target_ticket);
+  if (!job_.fill) hub_.end(access.source_ticket);
+}
+
+void DataMover::abort() {
+  for (const Access& access : in_flight_) end(access);
+  in_flight_.clear();
+  again_.clear();
+  blocked_.reset();
+  issued_ = job_.bytes;
+}
+
+// One that is due, at random; in_flight_.size() when none is.
+std::size_t DataMover::pick() {
+  const ModelTime now = delay_ == ModelTime{} ? ModelTime::max() : clock_.now();
+  const std::size_t first = random_.below(in_flight_.size());
+  for (std::size_t i = 0; i < in_flight_.size(); ++i) {
+    const std::size_t at = (first + i) % in_flight_.size();
+    if (in_flight_[at].due <= now) return at;
+  }
+  return in_flight_.size();
+}
+
+DataMover::Result DataMover::run(const Requester& who, std::size_t& budget) {
+  const std::uint64_t window = ordered_ ? 1 : window_;
+  for (;;) {
+    while (!blocked_ && !all_issued() && flying_ < window)
+      if (!issue(who)) break;
+    if (in_flight_.empty()) {
+      if (!blocked_) {
+        if (streaming_) _mm_sfence();  // before any fence or pointer that tells of the data
+        return {State::kDone, Outcome::kOk, 0, false, {}};
+      }
+      const Result result = *blocked_;
+      blocked_.reset();
+      return result;
+    }
+    if (budget == 0) return {State::kMore, Outcome::kOk, 0, false, {}};
+    const std::size_t at = pick();
+    if (at == in_flight_.size()) return {State::kLater, Outcome::kOk, 0, false, {}};
+    const Access access = in_flight_[at];
+    const Outcome outcome = finish(who, access);
+    end(access);
+    in_flight_[at] = in_flight_.back();
+    in_flight_.pop_back();
+    if (outcome != Outcome::kOk) {
+      if (outcome == Outcome::kRetry) again_.push_back({access.offset, access.target.bytes});
+      const std::uint64_t side = failed_write_ ? job_.target : job_.source;
+      return {State::kFailed, outcome, side + access.offset, failed_write_, hub_.last_error()};
+    }
+    budget -= std::min<std::size_t>(budget, access.target.bytes);
+  }
+}
+
+}  // namespace gpusim
