@@ -96,13 +96,13 @@ class Gpu::SdmaTableEngine final : public TableEngine {
   std::vector<std::uint32_t> packets_;
 };
 
-Gpu::Gpu(Reactor& reactor, std::unique_ptr<vfio::PciDevice> device, const GpuOptions& options,
-         GpuEvents& events)
+Gpu::Gpu(Reactor& reactor, MemoryWorker& worker, std::unique_ptr<vfio::PciDevice> device,
+         const GpuOptions& options, GpuEvents& events)
     : reactor_(reactor),
       device_(std::move(device)),
       options_(options),
       events_(events),
-      worker_(reactor),
+      worker_(worker),
       host_memory_(worker_) {}
 
 Gpu::~Gpu() = default;
@@ -200,21 +200,11 @@ Step Gpu::permanent_step() {
   Async ready;
   step.up.start = [this, ready]() mutable -> base::Result<void> {
     HostMemory::Request request{"gpuumd-permanent", PermanentMemory::kBytes, true};
-    host_memory_.create(
-        request, [this, done = ready.done()](base::Result<HostBuffer> buffer) mutable {
-          if (!buffer) return done(std::unexpected(buffer.error()));
-          auto mapping = buffer->map_cpu();
-          if (!mapping) return done(std::unexpected(mapping.error()));
-          dma_->map_all(*buffer, vfio::Rights::kReadWrite,
-                        [this, mapping = std::move(*mapping), done = std::move(done)](
-                            base::Result<std::vector<HostChunk>> chunks) mutable {
-                          if (!chunks) return done(std::unexpected(chunks.error()));
-                          assert(chunks->size() == 1);
-                          permanent_ = std::make_unique<PermanentMemory>(
-                              std::move(mapping), std::move(chunks->front()));
-                          done({});
+    host_memory_.create(request,
+                        [this, done = ready.done()](base::Result<HostBuffer> buffer) mutable {
+                          if (!buffer) return done(std::unexpected(buffer.error()));
+                          map_permanent(*buffer, std::move(done));
                         });
-        });
     return {};
   };
   step.up.poll = [ready] { return ready.poll(); };
@@ -224,6 +214,22 @@ Step Gpu::permanent_step() {
     return {};
   };
   return step;
+}
+
+void Gpu::map_permanent(const HostBuffer& buffer, Done done) {
+  host_memory_.map_cpu(
+      buffer, [this, buffer, done = std::move(done)](base::Result<base::Mapping> cpu) mutable {
+        if (!cpu) return done(std::unexpected(cpu.error()));
+        dma_->map_all(buffer, vfio::Rights::kReadWrite,
+                      [this, cpu = std::move(*cpu), done = std::move(done)](
+                          base::Result<std::vector<HostChunk>> chunks) mutable {
+                        if (!chunks) return done(std::unexpected(chunks.error()));
+                        assert(chunks->size() == 1);
+                        permanent_ = std::make_unique<PermanentMemory>(std::move(cpu),
+                                                                       std::move(chunks->front()));
+                        done({});
+                      });
+      });
 }
 
 void Gpu::set_up_hubs() {

@@ -66,9 +66,10 @@ struct GpuOptions {
 
 class Gpu {
  public:
-  // `events` must outlive it. The device has been opened and touched by nobody else.
-  Gpu(Reactor& reactor, std::unique_ptr<vfio::PciDevice> device, const GpuOptions& options,
-      GpuEvents& events);
+  // `worker` is the reactor's; it and `events` must outlive this. The device has been opened and
+  // touched by nobody else.
+  Gpu(Reactor& reactor, MemoryWorker& worker, std::unique_ptr<vfio::PciDevice> device,
+      const GpuOptions& options, GpuEvents& events);
   ~Gpu();
   Gpu(const Gpu&) = delete;
 
@@ -120,6 +121,7 @@ class Gpu {
   Step interrupt_step();
   Step engine_step();
   base::Result<void> start_memory();
+  void map_permanent(const HostBuffer& buffer, Done done);
   void set_up_hubs();
   void watch_interrupts();
   void handle_interrupts();
@@ -135,7 +137,7 @@ class Gpu {
 
   // In the order of making: each may use those above it, and goes before them.
   BootState boot_;
-  MemoryWorker worker_;
+  MemoryWorker& worker_;
   HostMemory host_memory_;
   std::optional<VramMap> vram_map_;
   std::optional<IovaSpace> iova_;

@@ -1,0 +1,156 @@
+#include "daemon/session/buffer_store.h"
+
+#include <cassert>
+#include <utility>
+
+namespace gpuumd {
+
+BufferStore::~BufferStore() = default;
+
+std::uint64_t BufferStore::usable_vram() const {
+  const auto& vram = gpu_.vram();
+  const auto total = vram.visible_usage().total + vram.invisible_usage().total;
+  const auto reserved = vram.visible_usage().reserved + vram.invisible_usage().reserved;
+  const auto kept = reserved + kTableReserve + Gart::kTableBytes;
+  return total > kept ? total - kept : 0;
+}
+
+BufferRef BufferStore::add(std::unique_ptr<Buffer> buffer) {
+  ++counters_.made;
+  auto& kept = *buffer;
+  buffers_.emplace(kept.id().value(), std::move(buffer));
+  return BufferRef(kept);
+}
+
+void BufferStore::create(ObjectId id, request::CreateBuffer what, uid_t uid,
+                         DoneWith<BufferRef> done) {
+  if (what.bytes == 0 || what.bytes > (std::uint64_t{1} << 56)) {
+    done(base::fail(base::Errc::kInvalidArgument,
+                    "buffer of " + std::to_string(what.bytes) + " bytes"));
+    return;
+  }
+  const auto bytes = base::align_up(what.bytes, base::kPageSize);
+  if (what.kind == request::Memory::kHost) {
+    create_host(std::unique_ptr<Buffer>(new Buffer(*this, id, BufferKind::kHost, bytes, uid)),
+                std::move(done));
+    return;
+  }
+  if (bytes > usable_vram() || counters_.vram_reserved > usable_vram() - bytes) {
+    done(base::fail(base::Errc::kNoSpace,
+                    "VRAM: " + std::to_string(bytes) + " bytes wanted, " +
+                        std::to_string(usable_vram() - counters_.vram_reserved) + " free"));
+    return;
+  }
+  counters_.vram_reserved += bytes;
+  done(add(std::unique_ptr<Buffer>(new Buffer(*this, id, BufferKind::kVram, bytes, uid))));
+}
+
+void BufferStore::create_host(std::unique_ptr<Buffer> buffer, DoneWith<BufferRef> done) {
+  HostMemory::Request request{"gpuumd-buffer", buffer->bytes(),
+                              buffer->bytes() >= MemoryWorker::kPiece};
+  gpu_.host_memory().create(request, [this, buffer = std::move(buffer), done = std::move(done)](
+                                         base::Result<HostBuffer> made) mutable {
+    if (!made) return done(std::unexpected(made.error()));
+    buffer->host_ = *made;
+    // Huge pages may have made it larger than asked; the client sees what it asked for.
+    gpu_.dma().map_all(*made, vfio::Rights::kReadWrite,
+                       [this, buffer = std::move(buffer), done = std::move(done)](
+                           base::Result<std::vector<HostChunk>> chunks) mutable {
+                         if (!chunks) return done(std::unexpected(chunks.error()));
+                         buffer->host_chunks_ = std::move(*chunks);
+                         counters_.host_bytes += buffer->bytes();
+                         done(add(std::move(buffer)));
+                       });
+  });
+}
+
+BufferRef BufferStore::create_import(ObjectId id, const RemoteMemory& remote, std::uint64_t bytes,
+                                     uid_t uid) {
+  std::unique_ptr<Buffer> buffer(new Buffer(*this, id, BufferKind::kImport, bytes, uid));
+  buffer->remote_ = remote;
+  return add(std::move(buffer));
+}
+
+Buffer* BufferStore::find(ObjectId id) {
+  const auto it = buffers_.find(id.value());
+  return it == buffers_.end() ? nullptr : it->second.get();
+}
+
+void BufferStore::make_present(BufferRef buffer, std::uint64_t offset, std::uint64_t bytes,
+                               Done done) {
+  if (const auto why = buffer->gone()) return done(base::fail(*why, "memory behind the buffer"));
+  if (buffer->present(offset, bytes)) return done({});
+  const auto last = (offset + bytes - 1) / Buffer::kChunk;
+  for (auto chunk = offset / Buffer::kChunk; chunk <= last; ++chunk)
+    if (buffer->vram_[chunk].state == Buffer::VramChunk::State::kAbsent)
+      if (auto started = start_clearing(*buffer, chunk); !started) return done(std::move(started));
+  waiting_.push_back({std::move(buffer), offset, bytes, std::move(done)});
+}
+
+base::Result<void> BufferStore::start_clearing(Buffer& buffer, std::size_t index) {
+  auto& chunk = buffer.vram_[index];
+  // Buffers take invisible VRAM first: page tables and rings need the rest.
+  auto blocks = gpu_.vram().allocate_blocks(buffer.chunk_bytes(index), VramZone::kInvisibleFirst);
+  if (!blocks) return std::unexpected(blocks.error());
+  chunk.blocks = std::move(*blocks);
+  chunk.state = Buffer::VramChunk::State::kClearing;
+  for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
+    const auto& block = chunk.blocks[i];
+    const bool last = i + 1 == chunk.blocks.size();
+    // In order, so the last fill's end is the end of all. The fill keeps the buffer: its memory
+    // must not be given to others while the engine writes it.
+    gpu_.copy_engine().fill(
+        gpu_.vram_map().mc(block.offset()), 0, block.bytes(),
+        [this, kept = BufferRef(buffer), index, last](base::Result<void> result) {
+          if (last || !result) cleared(*kept, index, result);
+        });
+  }
+  return {};
+}
+
+void BufferStore::cleared(Buffer& buffer, std::size_t index, const base::Result<void>& result) {
+  auto& chunk = buffer.vram_[index];
+  if (result) {
+    chunk.state = Buffer::VramChunk::State::kReady;
+    ++counters_.chunks_cleared;
+  } else {
+    chunk.state = Buffer::VramChunk::State::kAbsent;
+  }
+  std::vector<Waiter> ready;
+  std::erase_if(waiting_, [&](Waiter& waiter) {
+    if (waiter.buffer.get() != &buffer) return false;
+    if (result && !buffer.present(waiter.offset, waiter.bytes)) return false;
+    ready.push_back(std::move(waiter));
+    return true;
+  });
+  for (auto& waiter : ready) waiter.done(result);
+}
+
+void BufferStore::pin(Buffer& buffer) {
+  ++buffer.pins_;
+  ++buffer.refs_;
+}
+
+void BufferStore::unpin(Buffer& buffer) {
+  assert(buffer.pins_ > 0);
+  --buffer.pins_;
+  if (--buffer.refs_ == 0) last_reference_gone(buffer);
+}
+
+void BufferStore::last_reference_gone(Buffer& buffer) {
+  if (on_last_)
+    on_last_(buffer, [this, id = buffer.id()] { free(id); });
+  else
+    free(buffer.id());
+}
+
+void BufferStore::free(ObjectId id) {
+  auto node = buffers_.extract(id.value());
+  if (node.empty()) return;
+  const auto& buffer = *node.mapped();
+  if (buffer.kind() == BufferKind::kVram) counters_.vram_reserved -= buffer.bytes();
+  if (buffer.kind() == BufferKind::kHost) counters_.host_bytes -= buffer.bytes();
+  ++counters_.freed;
+}
+
+}  // namespace gpuumd
