@@ -20,6 +20,7 @@ struct Segment {
 };
 
 // Largest first among those that move, so that a random placement nearly always fits.
+// clang-format off
 constexpr std::array kSegments = {
     Segment{Ip::kNbio, 0, 0x0, 0x14, true},
     Segment{Ip::kNbio, 1, 0x14, 0x100, true},
@@ -37,6 +38,7 @@ constexpr std::array kSegments = {
     Segment{Ip::kLsdma, 0, 0x11400, 0x100, false},
     Segment{Ip::kHdp, 0, 0xF20, 0x40, false},
 };
+// clang-format on
 constexpr std::uint32_t kStep = 0x400;
 
 struct Placed {
