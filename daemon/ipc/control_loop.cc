@@ -269,7 +269,8 @@ void ControlLoop::update_device(const wire::DeviceInfo& info) {
 
 // ---- from the reactors ----
 
-void ControlLoop::close_on_reactor(std::uint64_t id, const Session& session) {
+void ControlLoop::close_on_reactor(std::uint64_t id, Session& session) {
+  session.closing = true;
   const auto& port = devices_[session.device].port;
   port->reactor().post([port, id] { port->close(SessionId(id)); });
 }

@@ -63,6 +63,7 @@ class ControlLoop {
     std::uint64_t open_request = 0;
     std::uint64_t close_request = 0;
     bool opened = false;
+    bool closing = false;
   };
   struct Device {
     wire::DeviceInfo info;
@@ -108,7 +109,7 @@ class ControlLoop {
   void session_gone(SessionId id);
   void send_descriptors(SessionId id, std::uint32_t tag, std::vector<base::UniqueFd> descriptors,
                         std::move_only_function<void(bool)> sent);
-  void close_on_reactor(std::uint64_t id, const Session& session);
+  void close_on_reactor(std::uint64_t id, Session& session);
   void forget_session(std::uint64_t id);
 
   ControlConfig config_;

@@ -163,7 +163,7 @@ Result<std::uint32_t> ControlLoop::admit_session(const Client& client,
     return fail(Errc::kNotFound,
                 "device " + std::to_string(device) + " of " + std::to_string(devices_.size()));
   for (const std::uint64_t id : client.sessions) {
-    if (sessions_.at(id).device == device)
+    if (sessions_.at(id).device == device && !sessions_.at(id).closing)
       return fail(Errc::kExists, "session of this connection on device " + std::to_string(device));
   }
   const uid_t uid = client.connection.client().uid;
