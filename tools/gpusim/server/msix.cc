@@ -1,5 +1,6 @@
 #include "tools/gpusim/server/msix.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 namespace gpusim {
@@ -86,8 +87,11 @@ void Msix::raise(unsigned vector) {
 }
 
 void Msix::trigger(unsigned vector) {
-  // The counter of an eventfd saturates for a client that never reads; it is readable all the same.
-  if (table_[vector].eventfd) ::eventfd_write(table_[vector].eventfd.get(), 1);
+  const int fd = table_[vector].eventfd.get();
+  // One whose counter is full is readable all the same, and a write to it would block us; one
+  // in error may raise a signal. It is the client's, so its flags are not ours to change.
+  pollfd room{fd, POLLOUT, 0};
+  if (fd >= 0 && ::poll(&room, 1, 0) == 1 && room.revents == POLLOUT) ::eventfd_write(fd, 1);
 }
 
 void Msix::send_pending() {

@@ -201,8 +201,6 @@ Session::Answer Session::set_irqs(Message& message) {
   for (std::uint32_t i = 0; i < request->count; ++i) {
     base::UniqueFd fd;
     if (i < message.fds.size()) fd = std::move(message.fds[i]);
-    // A full pipe or socket must not block us.
-    if (fd) ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
     function_.msix.set_eventfd(request->start + i, std::move(fd));
   }
   function_.config.set_msix_enabled(true);
