@@ -217,12 +217,14 @@ TEST(PageTable, INV_5_AnAddressIsTakenUntilItsFlush) {
   TableUpdate update;
   vm.table->unmap(std::move(*plan), update);
   EXPECT_TRUE(vm.table->occupied(base::GpuVa(0x5000), kPage));
+#ifndef NDEBUG
   {
     auto map = vm.table->plan_map(base::GpuVa(0x5000), {system_run(0xB000, 1)}, kReadWrite);
     ASSERT_TRUE(map);
     TableUpdate early;
-    EXPECT_DEBUG_DEATH(vm.table->map(std::move(*map), early), "unflushed_");
+    EXPECT_DEATH(vm.table->map(std::move(*map), early), "unflushed_");
   }
+#endif
   vm.table->flushed(std::move(update));
   EXPECT_FALSE(vm.table->occupied(base::GpuVa(0x5000), kPage));
   vm.map(0x5000, {system_run(0xB000, 1)}, kReadWrite);
