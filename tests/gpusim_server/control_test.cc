@@ -76,8 +76,11 @@ TEST_F(Controlled, BadCommandsSayWhy) {
 }
 
 TEST_F(Controlled, AccessLogIsAskedFor) {
-  Access access{
-      .time = ModelTime(5), .gpu = 1, .engine = "sdma0.0 q1", .kind = AccessKind::kRemote};
+  Access access;
+  access.time = ModelTime(5);
+  access.gpu = 1;
+  access.engine = "sdma0.0 q1";
+  access.kind = AccessKind::kRemote;
   access.bytes = 100;
   access.address = 0x1234;
   for (int i = 0; i < 3; ++i) pod->log().add(access);

@@ -111,7 +111,9 @@ TEST(ThreadHosted, NoDoorbellIsLostRoundSleep) {
     client.ring(0x40, i);
     ASSERT_TRUE(eventually([&] { return fakes.gpus[0]->doorbells_seen.load() == i; })) << i;
     // Some land while the model is about to sleep, some while it sleeps.
-    if (i % 3 == 0) ASSERT_TRUE(eventually([&] { return client.sleeping(); }));
+    if (i % 3 == 0) {
+      ASSERT_TRUE(eventually([&] { return client.sleeping(); }));
+    }
   }
   EXPECT_GT(client.wakes, 0u);
 }
