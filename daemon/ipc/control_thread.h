@@ -17,7 +17,7 @@
 namespace gpuumd {
 
 struct ControlConfig {
-  std::string runtime_dir;      // must exist; holds the socket and the lock file
+  std::string runtime_dir{};    // must exist; holds the socket and the lock file
   unsigned socket_mode = 0666;  // who may connect
   std::chrono::milliseconds handshake_deadline{1000};
   unsigned max_connections_per_uid = 64;

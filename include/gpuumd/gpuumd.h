@@ -102,7 +102,8 @@ typedef struct gpuumd_connect_options {
  * NULL. */
 GPUUMD_API gpuumd_status gpuumd_connect(const gpuumd_connect_options* options,
                                         const gpuumd_wait* wait, gpuumd_client** client);
-/* The daemon frees what the client owned once its last object is destroyed as well. */
+/* Ends every session of the client: the daemon frees what it owned. Objects are still to be destroyed,
+ * which then gives DISCONNECTED. */
 GPUUMD_API void gpuumd_disconnect(gpuumd_client* client);
 
 /* JSON of what the daemon knows, for tools (docs/protocol.md). `device` or GPUUMD_ALL_DEVICES. */
