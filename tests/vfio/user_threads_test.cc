@@ -153,5 +153,32 @@ TEST(InlineThreads, WorkerWaitsForTheOwnersPump) {
   device->reset();
 }
 
+// The worker sleeps in poll() when the owner reads the reply meant for it: it must be told, or it
+// sleeps until its deadline.
+TEST(InlineThreads, WorkerIsWokenByWhoeverReadForIt) {
+  ScriptedServer server(ScriptedServer::Host::kInline);
+  auto options = patient();
+  options.pump = [&] { server.step(); };
+  auto device = vfio::connect_vfio_user(server.take_client_end(), "sim:inline", options);
+  ASSERT_TRUE(device);
+  const auto memory = base::make_memfd("memory", 4096).value();
+  std::atomic<bool> done = false;
+  const auto start = std::chrono::steady_clock::now();
+  std::thread worker([&] {
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE((*device)->map_dma(memory.get(), 0, 4096, Iova(0), Rights::kRead));
+      EXPECT_TRUE((*device)->unmap_dma(Iova(0), 4096));
+    }
+    done = true;
+  });
+  while (!done) {
+    server.step();
+    (*device)->handle_events();
+  }
+  worker.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, patient().call);
+  device->reset();
+}
+
 }  // namespace
 }  // namespace vfio_test
