@@ -126,15 +126,9 @@ void BufferStore::cleared(Buffer& buffer, std::size_t index, const base::Result<
   for (auto& waiter : ready) waiter.done(result);
 }
 
-void BufferStore::pin(Buffer& buffer) {
-  ++buffer.pins_;
-  ++buffer.refs_;
-}
-
 void BufferStore::unpin(Buffer& buffer) {
   assert(buffer.pins_ > 0);
   --buffer.pins_;
-  if (--buffer.refs_ == 0) last_reference_gone(buffer);
 }
 
 void BufferStore::last_reference_gone(Buffer& buffer) {
@@ -148,6 +142,7 @@ void BufferStore::free(ObjectId id) {
   auto node = buffers_.extract(id.value());
   if (node.empty()) return;
   const auto& buffer = *node.mapped();
+  assert(buffer.refs_ == 0 && buffer.pins_ == 0);
   if (buffer.kind() == BufferKind::kVram) counters_.vram_reserved -= buffer.bytes();
   if (buffer.kind() == BufferKind::kHost) counters_.host_bytes -= buffer.bytes();
   ++counters_.freed;

@@ -47,8 +47,9 @@ class BufferStore {
       std::move_only_function<void(Buffer&, std::move_only_function<void()> free)> call) {
     on_last_ = std::move(call);
   }
-  // Keeps it where it is while a peer may reach it; counts as a reference.
-  void pin(Buffer& buffer);
+  // It stays where it is while a peer may reach it. No reference: when all of those have gone, the
+  // peers have to give it up (on_last_reference()).
+  void pin(Buffer& buffer) { ++buffer.pins_; }
   void unpin(Buffer& buffer);
   // The memory behind an import is gone.
   void mark_gone(Buffer& buffer, base::Errc why) { buffer.gone_ = why; }

@@ -8,7 +8,7 @@
 
 namespace gpuumd {
 
-Fence::~Fence() {
+void Fence::abandon() {
   for (auto& [point, waiting] : std::exchange(waiting_, {}))
     waiting.waiter(base::fail(base::Errc::kNotFound, "fence was destroyed"));
 }

@@ -26,7 +26,7 @@ class Fence {
   // `slot` is the daemon's mapping of the client's slot `index`, zeroed; it outlives the fence.
   Fence(ObjectId id, wire::FenceSlot& slot, std::uint32_t index)
       : id_(id), slot_(slot), index_(index) {}
-  ~Fence();  // waiters get kNotFound
+  ~Fence() { abandon(); }
   Fence(const Fence&) = delete;
   Fence& operator=(const Fence&) = delete;
 
@@ -51,6 +51,8 @@ class Fence {
   // once, from inside the call, when that is so already (then the id is 0).
   WaiterId wait(std::uint64_t point, Waiter waiter);
   void cancel(WaiterId id);
+  // Its owner has let go of it: waiters get kNotFound.
+  void abandon();
 
  private:
   void wake();

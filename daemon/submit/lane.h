@@ -41,13 +41,17 @@ class Lane {
   // INDIRECT to the IB in the VM, then the daemon's fence. Only with has_room().
   void launch(SliceId id, base::Vmid vmid, base::GpuVa ib, std::uint32_t ib_dwords);
 
-  // Slices that are done since the last call, in order.
+  // Looks how far the engine got; true when slices are done that take_done() has not given yet.
+  bool look() {
+    const auto reached = fence_.word().load(std::memory_order_acquire);
+    if (reached <= next_point_) seen_ = reached;  // else nonsense from the device
+    return !in_flight_.empty() && in_flight_.front().point <= seen_;
+  }
+  // Slices that were done at the last look(), in order.
   template <class Call>
   bool take_done(Call call) {
     bool any = false;
-    const auto reached = fence_.word().load(std::memory_order_acquire);
-    if (reached > next_point_) return false;  // nonsense from the device
-    while (!in_flight_.empty() && in_flight_.front().point <= reached) {
+    while (!in_flight_.empty() && in_flight_.front().point <= seen_) {
       const auto id = in_flight_.front().id;
       in_flight_.pop_front();
       any = true;
@@ -71,6 +75,7 @@ class Lane {
   SdmaQueue queue_;
   EngineMemory fence_;
   std::uint64_t next_point_ = 0;
+  std::uint64_t seen_ = 0;
   std::uint64_t trap_after_ = 0;
   bool stopped_ = true;  // until program()
   std::deque<Flight> in_flight_;

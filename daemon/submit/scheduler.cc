@@ -110,6 +110,11 @@ void Scheduler::finish(SliceId id, std::optional<base::Errc> why) {
 
 bool Scheduler::complete() {
   bool any = false;
+  for (auto& entry : lanes_) any |= entry.lane->look();
+  if (!any) return false;
+  // A fault that a finished slice has raised is in the interrupt ring by now, for vectors are
+  // written before the fence behind them. It is handled first, so that the slice counts as failed.
+  if (drain_interrupts_) drain_interrupts_();
   for (auto& entry : lanes_)
     any |= entry.lane->take_done([&](SliceId id) {
       // A dead VM's slice ran against dummy pages: what it signals has not happened.

@@ -79,6 +79,10 @@ class Scheduler {
 
   // Programs every lane; the instances have been started.
   void start();
+  // Handles every interrupt that the device has raised up to now; may kill VMs.
+  void on_completion(std::move_only_function<void()> drain_interrupts) {
+    drain_interrupts_ = std::move(drain_interrupts);
+  }
   // Called for each queue of a healthy VM that lost work to the reset of its engine, and was
   // broken.
   void on_queue_reset(std::move_only_function<void(VmWork&, ObjectId queue)> call) {
@@ -160,6 +164,7 @@ class Scheduler {
     std::move_only_function<void()> gone;
   };
   std::vector<Leaving> leaving_;
+  std::move_only_function<void()> drain_interrupts_;
   std::move_only_function<void(VmWork&, ObjectId)> queue_reset_;
   std::optional<base::Errc> failed_;
   Slice scratch_;

@@ -45,6 +45,7 @@ class WorkQueue {
   // From now on nothing is executed; the signals of commands taken and to come fail with `why`.
   void break_queue(base::Errc why);
   bool broken() const { return broken_.has_value(); }
+  std::optional<base::Errc> broken_by() const { return broken_; }
 
   // Of the scheduler: where its slices are, so that they stay in order.
   Lane* lane = nullptr;

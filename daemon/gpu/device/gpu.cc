@@ -295,10 +295,8 @@ Step Gpu::interrupt_step() {
     rings.dummy_page = memory.iova(memory.take(base::kPageSize, base::kPageSize));
 
     enable_doorbells(boot_.topology.nbio, boot_.bars.doorbell_address);
-    const HubSet hubs{static_cast<unsigned>(boot_.topology.mmhubs.size()),
-                      static_cast<unsigned>(boot_.topology.xccs.size())};
     interrupts_.emplace(boot_.topology.osssys, boot_.topology.nbio, *boot_.bars.doorbells, rings,
-                        hubs);
+                        boot_.topology.hubs());
     handle_interrupts();
     auto vectors = device_->arm_msix(1);
     if (!vectors) return std::unexpected(vectors.error());
@@ -331,11 +329,11 @@ void Gpu::watch_interrupts() {
 }
 
 void Gpu::handle_interrupts() {
+  // Faults and stopped queues are told at once: whoever drains the ring before it believes a fence
+  // relies on it.
   interrupts_->on_fault([this](const PageFault& fault) {
-    reactor_.post([this, fault] {
-      if (!ready_) return;
-      fault.retry ? events_.retry_faults_arrived() : events_.access_failed(fault);
-    });
+    if (!ready_) return;
+    fault.retry ? events_.retry_faults_arrived() : events_.access_failed(fault);
   });
   interrupts_->handle(IvClient::kNht, iv::kRemote, [this](const InterruptVector& vector) {
     reactor_.post(
@@ -375,9 +373,7 @@ void Gpu::sdma_vector(const InterruptVector& vector) {
       stop.reason = base::Errc::kDeviceError;
   }
   if (instance == EngineSet::kLaneInstance) {
-    reactor_.post([this, stop] {
-      if (ready_) events_.queue_stopped(stop);
-    });
+    if (ready_) events_.queue_stopped(stop);
     return;
   }
   char text[96];

@@ -42,7 +42,9 @@ struct QueueStop {
   std::uint64_t page = 0;  // kRefused, kPeerLost: NPA >> 12; bus error: IOVA >> 12
 };
 
-// What the hardware tells those above. Called from the reactor, never from inside a call to Gpu.
+// What the hardware tells those above. The first three are called while the interrupt ring is
+// drained (InterruptController::poll()), the others on a turn of their own; none from inside a call
+// to Gpu.
 class GpuEvents {
  public:
   virtual ~GpuEvents() = default;

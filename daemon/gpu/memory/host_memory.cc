@@ -61,7 +61,7 @@ void HostMemory::start(std::shared_ptr<Job> job) {
   job->done_bytes = 0;
   if (buffer.bytes_ == 0 || buffer.bytes_ < job->request.bytes)
     return failed(std::move(job), {base::Errc::kInvalidArgument, 0, "size of host memory"});
-  auto fd = base::make_memfd(job->request.name, buffer.bytes_, base::kSizeSeals,
+  auto fd = base::make_memfd(job->request.name, buffer.bytes_, job->request.seals,
                              job->huge ? kHugeFlags : 0);
   if (!fd) return failed(std::move(job), fd.error());
   buffer.fd_ = std::make_shared<const base::UniqueFd>(std::move(*fd));

@@ -47,6 +47,7 @@ class HostMemory {
     const char* name = "gpuumd";  // shown in /proc
     std::uint64_t bytes = 0;      // rounded up to 4 KiB, or to 2 MiB for huge pages
     bool huge = true;             // wish for huge pages; worth it from 2 MiB on
+    int seals = base::kSizeSeals;  // without F_SEAL_SEAL the asker adds more later
   };
   // Pages are taken piece by piece before `done`, so that a shortage is an answer now and never a
   // SIGBUS later: kNoMemory. An empty huge-page pool is no error: smaller pages, counted.
