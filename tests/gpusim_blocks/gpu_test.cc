@@ -207,6 +207,18 @@ TEST_F(GpuTest, DiscoveryTableAtItsPlace) {
   EXPECT_EQ(read(0x96), mm_read(kVram - 0x10000 + 8) >> 16) << "its size is at byte 10";
 }
 
+// Registers at one dword twice are an assert of the register file.
+TEST(GpuOptions, D6_BlocksNeverOverlapWhateverTheSeed) {
+  const FakeClock clock;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    GpuOptions options = small();
+    options.bases_seed = options.seed = seed;
+    options.xccs = 8;
+    options.mids = 4;
+    EXPECT_TRUE(Gpu::create(options, {.clock = clock})) << seed;
+  }
+}
+
 TEST(GpuOptions, DiscoveryTableByScratchOnly) {
   const FakeClock clock;
   GpuOptions options = small();

@@ -229,6 +229,14 @@ TEST_F(InterruptHandlerTest, SwitchedOffNothingIsRaised) {
   EXPECT_FALSE(ih.waiting()) << "no CAM entry for a vector that nobody can get";
 }
 
+TEST_F(InterruptHandlerTest, SwitchingOffForgetsWhatWasNotWritten) {
+  raise(1);
+  registers.write(base + 0x80, kRing0Cntl & ~kEnable);
+  registers.write(base + 0x80, kRing0Cntl);
+  settle();
+  EXPECT_EQ(wptr(), 0u);
+}
+
 TEST_F(InterruptHandlerTest, D29_DoorbellsNeedTheirEnableBit) {
   raise(1);
   settle();
