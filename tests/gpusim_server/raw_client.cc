@@ -27,6 +27,7 @@ bool RawClient::send_bytes(std::span<const std::byte> bytes, std::span<const int
     if (!fds.empty()) {
       header.msg_control = control;
       header.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+      std::memset(control, 0, header.msg_controllen);
       cmsghdr* rights = CMSG_FIRSTHDR(&header);
       rights->cmsg_level = SOL_SOCKET;
       rights->cmsg_type = SCM_RIGHTS;

@@ -46,6 +46,10 @@ TEST(Setup, ChecksWhatDoesNotFit) {
     ASSERT_TRUE(bad.set_list(list)) << list;
     EXPECT_FALSE(bad.check()) << list;
   }
+  PodSetup small;
+  ASSERT_TRUE(small.set_list("vram=16M"));
+  EXPECT_EQ(small.gpu.bar0_bytes, 16 * base::kMiB);
+  EXPECT_TRUE(small.check());
   PodSetup huge;
   ASSERT_TRUE(huge.set_list("gpus=64,vram=1048576G"));
   EXPECT_EQ(huge.check().error().code, base::Errc::kNoMemory);

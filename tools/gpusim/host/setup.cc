@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <functional>
@@ -46,6 +47,13 @@ base::Result<void> set_size(std::uint64_t& word, std::string_view text) {
   return {};
 }
 
+base::Result<void> set_vram(PodSetup& setup, std::string_view text) {
+  auto done = set_size(setup.gpu.vram_bytes, text);
+  if (done && !setup.bar0_given)
+    setup.gpu.bar0_bytes = std::bit_ceil(std::min(GpuOptions{}.bar0_bytes, setup.gpu.vram_bytes));
+  return done;
+}
+
 template <class Word>
 base::Result<void> set_choice(Word& word, std::string_view text,
                               std::initializer_list<std::pair<std::string_view, Word>> choices) {
@@ -65,9 +73,10 @@ using Setter = base::Result<void> (*)(PodSetup&, std::string_view);
 const std::map<std::string_view, Setter>& setters() {
   static const std::map<std::string_view, Setter> all = {
       {"gpus", [](PodSetup& s, std::string_view v) { return set_number(s.gpus, v, 1, 64); }},
-      {"vram", [](PodSetup& s, std::string_view v) { return set_size(s.gpu.vram_bytes, v); }},
+      {"vram", [](PodSetup& s, std::string_view v) { return set_vram(s, v); }},
       {"bar0",
        [](PodSetup& s, std::string_view v) -> base::Result<void> {
+         s.bar0_given = true;
          if (v != "vram") return set_size(s.gpu.bar0_bytes, v);
          s.gpu.bar0_bytes = 0;
          return {};
@@ -166,11 +175,6 @@ base::Result<void> PodSetup::check() const {
   constexpr std::uint64_t kVramUnit = 16 * base::kMiB;
   if (gpu.vram_bytes == 0 || !base::is_aligned(gpu.vram_bytes, kVramUnit))
     return base::fail(base::Errc::kInvalidArgument, "VRAM must be a multiple of 16 MiB");
-  const std::uint64_t largest = std::bit_ceil(gpu.vram_bytes);
-  if (gpu.bar0_bytes != 0 && (!std::has_single_bit(gpu.bar0_bytes) || gpu.bar0_bytes < base::kMiB ||
-                              gpu.bar0_bytes > largest))
-    return base::fail(base::Errc::kInvalidArgument,
-                      "BAR 0 must be a power of two from 1 MiB to the size of VRAM");
   const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                       static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   if (gpu.vram_bytes > memory / gpus)
@@ -178,6 +182,11 @@ base::Result<void> PodSetup::check() const {
                       std::to_string(gpus) + " times " +
                           std::to_string(gpu.vram_bytes / base::kMiB) + " MiB of VRAM in " +
                           std::to_string(memory / base::kMiB) + " MiB of memory");
+  const std::uint64_t largest = std::bit_ceil(gpu.vram_bytes);
+  if (gpu.bar0_bytes != 0 && (!std::has_single_bit(gpu.bar0_bytes) || gpu.bar0_bytes < base::kMiB ||
+                              gpu.bar0_bytes > largest))
+    return base::fail(base::Errc::kInvalidArgument,
+                      "BAR 0 must be a power of two from 1 MiB to the size of VRAM");
   return {};
 }
 

@@ -11,9 +11,10 @@
 namespace gpusim {
 
 struct PodSetup {
-  unsigned gpus = 1;     // 1..64
-  GpuOptions gpu;        // of each, before its index, seed and pod record are filled in
-  std::string pod_file;  // docs/model.md "Pod file"; empty: no fabric configuration (D52)
+  unsigned gpus = 1;        // 1..64
+  GpuOptions gpu;           // of each, before its index, seed and pod record are filled in
+  bool bar0_given = false;  // else BAR 0 is no larger than VRAM asks for
+  std::string pod_file;     // docs/model.md "Pod file"; empty: no fabric configuration (D52)
 
   // Sets one option by name: gpus, vram, bar0, xccs, mids, sdma, seed, bases, bases64, major,
   // discovery, stall, hdp, revision, pod. kInvalidArgument names the option and what it takes.
