@@ -151,7 +151,11 @@ Outcome<std::vector<SocketReply>> Connection::receive() {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  // Closed with something of ours unread: the kernel says that first, once, and then gives what the
+  // daemon sent before, which is why it closed.
+  if (got < 0 && errno == ECONNRESET)
+    got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::vector<SocketReply>();
   if (got <= 0) return gone();
   SocketReply reply;
