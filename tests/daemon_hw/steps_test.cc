@@ -110,8 +110,10 @@ TEST_F(StepsTest, FromResetToDiscovered) {
 }
 
 TEST_F(StepsTest, TableThroughBar0WhenItReaches) {
-  vram_ = device_.add_bar(vfio::BarIndex::k0, kVram);
-  std::ranges::copy(table_, vram_->bytes.begin() + static_cast<std::ptrdiff_t>(kDefaultPlace));
+  constexpr std::uint32_t kSmallMiB = 16;
+  io_.values[kMemSize] = kSmallMiB;
+  vram_ = device_.add_bar(vfio::BarIndex::k0, kSmallMiB * base::kMiB);
+  std::ranges::copy(table_, vram_->bytes.end() - 64 * base::kKiB);
   table_.clear();
   const auto up = run_all();
   ASSERT_TRUE(up) << up.error().message();
@@ -136,6 +138,20 @@ TEST_F(StepsTest, WindowAbove2GiBUsesTheHighIndex) {
   const auto up = run_all();
   ASSERT_TRUE(up) << up.error().message();
   EXPECT_EQ(io_.values[6], 2u);
+}
+
+TEST_F(StepsTest, WindowAcrossA2GiBBoundary) {
+  constexpr std::uint32_t kBigMiB = 6 * 1024;
+  constexpr std::uint32_t kAt = 0x7FFF'FF00;
+  io_.values[kMemSize] = kBigMiB;
+  put_table(DiscoveryBuilder::gpu().build(), kAt);
+  ASSERT_GT(table_.size(), 0x100u);
+  io_.values[kScratch] = kAt;
+  io_.values[kScratch + 2] = 10 * 1024;
+  for (const std::uint32_t base : {0x19800u, 0x59800u, 0x1260u + 0x1524, 0x41260u + 0x1524})
+    io_.values[base + 0x102] = 0x8000 + kBigMiB / 16 - 1;
+  const auto up = run_all();
+  ASSERT_TRUE(up) << up.error().message();
 }
 
 TEST_F(StepsTest, NoTableAnywhere) {

@@ -168,6 +168,11 @@ TEST_F(TopologyTest, HubsThatDisagreeAreADeviceError) {
   laid = gpuumd::read_memory_layout(*t, kVram);
   ASSERT_FALSE(laid);
   EXPECT_NE(laid.error().step.find("MMHUB 1"), std::string::npos);
+  set_memory(*t, 0x8000, 0x803F, 0x1100);
+  io_.values[t->mmhubs[1].registers.dword<FB_LOCATION_TOP_LO32>()] = 0x807F;
+  laid = gpuumd::read_memory_layout(*t, kVram);
+  ASSERT_FALSE(laid);
+  EXPECT_NE(laid.error().step.find("MMHUB 1"), std::string::npos);
 }
 
 }  // namespace
