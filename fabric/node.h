@@ -35,6 +35,8 @@ struct NodeConfig {
   Duration release_timeout = std::chrono::seconds(5);    // all RELEASEs, from the last REVOKE
   Duration legacy_revoke_gap = std::chrono::seconds(1);  // RSP's write-back to REVOKE (U21)
   bool offer_extension = true;                           // U06; off: behave as a peer without it
+  // First page of the NPA window that is not used; tests make the window small.
+  std::uint64_t npa_end_page = kWindowPages - 1;
 };
 
 struct RecordName {

@@ -93,8 +93,9 @@ void Node::Core::after_down(TimePoint now) {
 void Node::Core::start_up(TimePoint now) {
   // A random start: what importers of an earlier life still have mapped is not given out first
   // (U18).
-  const std::uint64_t start = kAliasFirstPage + random_.next() % (kAliasEndPage - kAliasFirstPage);
-  exports_.open(NpaAllocator(kAliasFirstPage, kAliasEndPage, start));
+  const std::uint64_t end = config_.npa_end_page;
+  const std::uint64_t start = kAliasFirstPage + random_.next() % (end - kAliasFirstPage);
+  exports_.open(NpaAllocator(kAliasFirstPage, end, start));
   const AccelId self(static_cast<std::uint16_t>(pod_.accel_id));
   const std::uint64_t pages = Layout(AddressMode::kAlias, self).record_buffer_bytes() >> kPageShift;
   layout_.emplace(AddressMode::kAlias, self, exports_.reserve(pages)->page);

@@ -294,6 +294,25 @@ TEST(Connection, U45_HelloDropsBothDirectionsWithoutMessages) {
   EXPECT_TRUE(bench.got<NpaRelease>(kPeer).empty());
 }
 
+// What was queued for the old connection is not sent on the new one.
+TEST(Connection, U17_NothingOldOnTheNewConnection) {
+  Bench bench;
+  bench.peers[kPeer].extension.reset();  // one entry in flight
+  bench.activate();
+  const auto handle = bench.exported(1);
+  bench.imported(kPeer, kRemote);
+  bench.peers[kPeer].writes_back = false;
+  bench.node.import_handle(bench.now, bench.token(), Handle{kRemote.lo + 0x400, 1});
+  bench.run();
+  const auto in_flight = bench.posts.back();
+  bench.receive(kPeer, NpaReq{handle});  // its RSP waits behind
+  bench.receive(kPeer, Hello{Bench::kSelf, kPeer, std::nullopt});
+  bench.peers[kPeer].writes_back = true;
+  bench.write_back(in_flight);
+  EXPECT_EQ(bench.got<HelloAck>(kPeer).size(), 1U);
+  EXPECT_TRUE(bench.got<NpaRsp>(kPeer).empty());
+}
+
 // The ACK says that nothing of the old connection is mapped, so it waits for the teardown.
 TEST(Connection, AckWaitsForTheTeardownOfImports) {
   Bench bench;

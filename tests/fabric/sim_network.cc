@@ -49,6 +49,7 @@ void SimNetwork::start(Member& m) {
   config.ring_buffer = base::VramOffset(kRings);
   config.record_buffer = base::VramOffset(kRecords);
   config.vram_base = base::McAddress(kVramBase);
+  if (options_.npa_pages != 0) config.npa_end_page = 0x800 + options_.npa_pages;
   const bool last = m.id.value() == members_.rbegin()->first;
   config.offer_extension = !(options_.legacy_last && last);
   ++m.life;
@@ -232,8 +233,9 @@ void SimNetwork::execute(Member& m, fabric::DetachImport& a) {
   for (auto& mapping : m.mappings) {
     if (mapping.import == a.import.value()) mapping.open = false;
   }
-  // The engine may use it until the flush.
-  later(delay() * 3, [this, &m, life = m.life, a] {
+  // The engine may use it until the flush, which now and then takes long.
+  const auto busy = random_.below(3) == 0 ? delay() * 500 : delay();
+  later(busy, [this, &m, life = m.life, a] {
     if (m.life != life) return;
     std::erase_if(m.mappings, [&](const Mapping& x) { return x.import == a.import.value(); });
     feed(m, life, fabric::OpDone{a.op, {}});
@@ -256,8 +258,7 @@ void SimNetwork::execute(Member& m, fabric::Complete& a) {
   if (request.what != "import" || !a.result) return;
   ++imports_granted;
   // A second reference to one object is one mapping more.
-  m.mappings.push_back(
-      {a.result->import.value(), request.handle, a.result->at, a.result->pages});
+  m.mappings.push_back({a.result->import.value(), request.handle, a.result->at, a.result->pages});
 }
 
 void SimNetwork::execute(Member& m, fabric::SetNpaAccess& a) {
@@ -346,16 +347,15 @@ void SimNetwork::write_back(Member& m, AccelId sender, int ring, std::uint32_t s
   const auto key = std::pair(unsigned{sender.value()}, ring);
   const auto record = m.record_at.find(key);
   if (record == m.record_at.end()) return;
-  later(delay(),
-        [this, &m, sender, key, npa = record->second, sequence, status, rptr = m.rptr[key]] {
-          Member& s = at(sender);
-          const auto byte = linked(m, s) ? translate(s, npa, false) : std::nullopt;
-          if (!byte) return;
-          std::memcpy(ram(s, *byte + 8), &rptr, 8);
-          std::memcpy(ram(s, *byte + 4), &status, 4);
-          std::memcpy(ram(s, *byte), &sequence, 4);
-          later(delay(), [this, &s] { poll(s); });
-        });
+  later(delay(), [this, &m, sender, npa = record->second, sequence, status, rptr = m.rptr[key]] {
+    Member& s = at(sender);
+    const auto byte = linked(m, s) ? translate(s, npa, false) : std::nullopt;
+    if (!byte) return;
+    std::memcpy(ram(s, *byte + 8), &rptr, 8);
+    std::memcpy(ram(s, *byte + 4), &status, 4);
+    std::memcpy(ram(s, *byte), &sequence, 4);
+    later(delay(), [this, &s] { poll(s); });
+  });
 }
 
 void SimNetwork::deliver(Member& m, AccelId sender, std::array<std::uint32_t, 4> dwords) {
@@ -595,7 +595,8 @@ void SimNetwork::check_rest() {
     if (!m->requests.empty()) violate("a request is lost at the end");
     if (!m->node->exports().empty()) violate("an export is left over");
     if (m->node->counters().quarantined_ranges != 0) violate("a range stays quarantined");
-    const std::uint64_t all = (1ULL << 29) - 1 - 0x800;
+    const std::uint64_t all =
+        options_.npa_pages != 0 ? options_.npa_pages : (1ULL << 29) - 1 - 0x800;
     if (m->node->counters().free_npa_pages != all - 2) violate("NPA pages are lost");
     if (m->table.size() != 512 + 2) violate("entries are left in the NPA table");
     for (const auto& mapping : m->mappings) {

@@ -28,6 +28,7 @@ struct SimOptions {
   unsigned duplicate_permille = 0;
   unsigned refuse_permille = 0;  // a post or a read that fails
   unsigned stall_permille = 0;   // an entry whose write-back comes seconds late
+  std::uint64_t npa_pages = 0;   // size of the NPA window; 0: all of it
   bool restarts = false;
   bool link_flaps = false;
 };

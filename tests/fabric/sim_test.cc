@@ -44,6 +44,19 @@ TEST(Sim, LossyNetwork) {
   play({.nodes = 2, .lose_permille = 30, .duplicate_permille = 50, .refuse_permille = 15}, 60, 400);
 }
 
+// So few NPA pages that every range is wanted again at once: only the quarantine stands between an
+// importer that has not let go and the next export.
+TEST(Sim, U18_FewNpaPages) {
+  play({.nodes = 3,
+        .lose_permille = 60,
+        .duplicate_permille = 20,
+        .refuse_permille = 20,
+        .stall_permille = 10,
+        .npa_pages = 14,
+        .link_flaps = true},
+       120, 300);
+}
+
 TEST(Sim, ThreeNodesWithRestarts) {
   play({.nodes = 3, .lose_permille = 10, .duplicate_permille = 20, .restarts = true}, 60, 300);
 }
