@@ -54,7 +54,7 @@ TEST(Sim, U18_FewNpaPages) {
         .stall_permille = 10,
         .npa_pages = 14,
         .link_flaps = true},
-       120, 300);
+       120, 3000);
 }
 
 TEST(Sim, ThreeNodesWithRestarts) {
