@@ -131,10 +131,21 @@ void FabricMemory::store_next() {
 }
 
 void FabricMemory::end_store(base::Result<void> result) {
-  auto done = std::move(std::get<Store>(jobs_.front().work).done);
+  const auto peer = std::get<Store>(jobs_.front().work).what.peer;
+  std::vector<Done> answers;
+  answers.push_back(std::move(std::get<Store>(jobs_.front().work).done));
   jobs_.pop_front();
+  // What was given for this peer before it could know of the failure must not be executed: its ring
+  // would get entries behind one that is missing.
+  if (!result)
+    std::erase_if(jobs_, [&](Job& job) {
+      auto* store = std::get_if<Store>(&job.work);
+      if (store == nullptr || store->what.peer != peer) return false;
+      answers.push_back(std::move(store->done));
+      return true;
+    });
   busy_ = false;
-  done(std::move(result));
+  for (auto& done : answers) done(result);
   start();
 }
 

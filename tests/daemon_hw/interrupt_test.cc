@@ -23,7 +23,8 @@ using Doorbell = fake::FakeBar::Doorbell;
 
 constexpr std::uint32_t kIh = 0x10A0, kNbio = 0xD20;
 constexpr std::uint32_t kRing = gpuumd::kInterruptRingBytes;
-constexpr std::uint64_t kRptr0Door = 4 * 0x340, kRptr1Door = 4 * 0x342, kCamDoor = 4 * 0x344;
+constexpr std::uint64_t kRptr0Door = 4 * 0x340, kRptr1Door = 4 * 0x342;
+constexpr std::uint32_t kCamAck = 0xa4;
 // Above 2^48, where the address registers need all their bits.
 constexpr std::uint64_t kRing0At = 0x1AB'CDEF'0123'4500, kRing1At = 0x1AB'CDEF'1123'4500,
                         kWriteBackAt = 0x1AB'CDEF'2123'4540;
@@ -81,7 +82,8 @@ class InterruptTest : public testing::Test {
   }
   std::vector<Doorbell>& rung() { return doorbells_.state().doorbells; }
   std::size_t acknowledged(std::uint16_t cam) {
-    return static_cast<std::size_t>(std::ranges::count(rung(), Doorbell{kCamDoor, cam}));
+    return static_cast<std::size_t>(std::ranges::count(
+        io_.writes(), fake::FakeRegisterIo::Access{true, kIh + kCamAck, cam}));
   }
 
   fake::FakeRegisterIo io_;

@@ -62,7 +62,10 @@ InterruptController::InterruptController(const RegisterBlock& osssys, const Regi
       retry_faults_([this](std::uint16_t index) { acknowledge(index); }) {}
 
 void InterruptController::acknowledge(std::uint16_t cam_index) {
-  doorbells_.ring_doorbell32(std::uint64_t{4} * nbio::kRetryCamDoorbell, cam_index);
+  // The register, not the doorbell: a doorbell is a word in memory to whoever watches it, so of two
+  // stores in a row the first may be lost, and with it a CAM entry for a second.
+  osssys_.write(base::Value<osssys::IH_RETRY_CAM_ACK>().with<osssys::IH_RETRY_CAM_ACK::INDEX>(
+      cam_index));
 }
 
 void InterruptController::handle(IvClient client, std::uint8_t source, Handler handler) {

@@ -1,0 +1,91 @@
+#include "daemon/config.h"
+
+#include <toml++/toml.h>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+namespace gpuumd {
+namespace {
+
+std::unexpected<base::Error> refuse(const std::string& path, const toml::source_region& where,
+                                    const std::string& what) {
+  return base::fail(base::Errc::kInvalidArgument,
+                    path + ":" + std::to_string(where.begin.line) + ": " + what);
+}
+
+template <class T>
+bool take(const toml::node& node, T& into) {
+  const auto value = node.value_exact<T>();
+  if (value) into = *value;
+  return value.has_value();
+}
+
+bool take_unsigned(const toml::node& node, std::uint64_t& into) {
+  std::int64_t value = 0;
+  if (!take(node, value) || value < 0) return false;
+  into = static_cast<std::uint64_t>(value);
+  return true;
+}
+
+bool take_devices(const toml::node& node, std::vector<std::string>& into) {
+  const auto* list = node.as_array();
+  if (list == nullptr) return false;
+  std::vector<std::string> names;
+  for (const auto& entry : *list)
+    if (std::string name; take(entry, name))
+      names.push_back(std::move(name));
+    else
+      return false;
+  into = std::move(names);
+  return true;
+}
+
+}  // namespace
+
+base::Result<void> load_config(const std::string& path, DaemonConfig& config) {
+  if (!std::filesystem::exists(path)) return base::fail(base::Errc::kNotFound, "config " + path);
+  toml::table table;
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    return refuse(path, error.source(), std::string(error.description()));
+  }
+  const std::map<std::string, std::pair<const char*, std::function<bool(const toml::node&)>>> keys =
+      {{"devices",
+        {"a list of names", [&](const toml::node& n) { return take_devices(n, config.devices); }}},
+       {"runtime_dir",
+        {"a path", [&](const toml::node& n) { return take(n, config.runtime_dir); }}},
+       {"log_level", {"a name", [&](const toml::node& n) { return take(n, config.log_level); }}},
+       {"same_host",
+        {"true or false", [&](const toml::node& n) { return take(n, config.same_host); }}},
+       {"fault_deadline_ms",
+        {"a number",
+         [&](const toml::node& n) { return take_unsigned(n, config.fault_deadline_ms); }}},
+       {"turn_limit_ms",
+        {"a number", [&](const toml::node& n) { return take_unsigned(n, config.turn_limit_ms); }}}};
+  for (const auto& [key, node] : table) {
+    const auto known = keys.find(std::string(key.str()));
+    if (known == keys.end())
+      return refuse(path, key.source(), "unknown key \"" + std::string(key.str()) + "\"");
+    if (!known->second.second(node))
+      return refuse(path, node.source(), known->first + " takes " + known->second.first);
+  }
+  return {};
+}
+
+base::Result<void> check_config(const DaemonConfig& config) {
+  if (config.devices.empty())
+    return base::fail(base::Errc::kInvalidArgument,
+                      "no device given: --device sim[:options] for the model in this process, or "
+                      "--device vfio-user:PATH for one that serves a socket");
+  for (const auto& name : config.devices)
+    if (name != "sim" && !name.starts_with("sim:") && !name.starts_with("vfio-user:"))
+      return base::fail(base::Errc::kInvalidArgument,
+                        "device \"" + name + "\": forms are sim[:options] and vfio-user:PATH");
+  if (config.fault_deadline_ms == 0 || config.fault_deadline_ms > 60'000)
+    return base::fail(base::Errc::kInvalidArgument, "fault_deadline_ms is 1 to 60000");
+  return {};
+}
+
+}  // namespace gpuumd
