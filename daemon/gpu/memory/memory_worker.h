@@ -19,7 +19,7 @@
 
 namespace gpuumd {
 
-// A descriptor that a request keeps open until it is answered.
+// A descriptor that a request keeps open until it is done.
 using SharedFd = std::shared_ptr<const base::UniqueFd>;
 
 // Takes requests in order, one at a time, and answers each by a message to the reactor. Owns
