@@ -19,21 +19,32 @@ namespace gpusim {
 class InFlight {
  public:
   std::uint64_t begin() {
-    ++counts_[epoch_];
+    ++current_;
     return epoch_;
   }
   void end(std::uint64_t epoch) {
-    const auto at = counts_.find(epoch);
-    if (at != counts_.end() && --at->second == 0) counts_.erase(at);
+    if (epoch == epoch_) {
+      --current_;
+      return;
+    }
+    const auto at = earlier_.find(epoch);
+    if (at != earlier_.end() && --at->second == 0) earlier_.erase(at);
   }
   // Starts a new epoch and returns the one that ended.
-  std::uint64_t mark() { return epoch_++; }
-  // Whether everything begun up to `epoch` has ended.
-  bool done(std::uint64_t epoch) const { return counts_.empty() || counts_.begin()->first > epoch; }
+  std::uint64_t mark() {
+    if (current_ != 0) earlier_[epoch_] = current_;
+    current_ = 0;
+    return epoch_++;
+  }
+  // Whether everything begun up to `epoch`, which has ended, has ended too.
+  bool done(std::uint64_t epoch) const {
+    return earlier_.empty() || earlier_.begin()->first > epoch;
+  }
 
  private:
   std::uint64_t epoch_ = 1;
-  std::map<std::uint64_t, std::uint64_t> counts_;
+  std::uint64_t current_ = 0;                       // of this epoch
+  std::map<std::uint64_t, std::uint64_t> earlier_;  // of epochs before it, none of them 0
 };
 
 class Invalidation {
