@@ -83,6 +83,9 @@ class FakeBus : public HostBus {
 class FakeFabric : public FabricPort {
  public:
   Outcome access(RemoteAccess& access) override;
+  std::span<const std::byte> source(std::uint64_t, std::uint64_t) override { return {}; }
+  std::span<std::byte> target(std::uint64_t, std::uint64_t) override { return {}; }
+  void stored(std::uint64_t, std::uint64_t) override {}
 
   Outcome answer = Outcome::kOk;
   unsigned retries_first = 0;  // this many accesses are answered "retry" before `answer`

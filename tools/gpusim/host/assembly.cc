@@ -1,20 +1,26 @@
 #include "tools/gpusim/host/assembly.h"
 
+#include "tools/gpusim/host/local_switch.h"
 #include "tools/gpusim/host/pod_file.h"
 
 namespace gpusim {
 
 namespace {
 
+base::Result<std::vector<PodOptions>> pod_records(const PodSetup& setup) {
+  if (!setup.pod_file.empty()) return read_pod_file(setup.pod_file, setup.gpus);
+  using Pod = PodSetup::Pod;
+  const bool configured =
+      setup.pod == Pod::kConfigured || (setup.pod == Pod::kAuto && setup.gpus > 1);
+  if (!configured) return std::vector<PodOptions>(setup.gpus);
+  return default_pod(setup.gpus, setup.ident);
+}
+
 base::Result<PodParts> build(const PodSetup& setup, const SwitchFactory& make_switch,
                              ScenarioHooks& hooks, AccessLog& log, const ModelClock& clock) {
   PodParts made;
-  std::vector<PodOptions> records(setup.gpus);
-  if (!setup.pod_file.empty()) {
-    auto read = read_pod_file(setup.pod_file, setup.gpus);
-    if (!read) return std::unexpected(read.error());
-    records = std::move(*read);
-  }
+  auto records = pod_records(setup);
+  if (!records) return std::unexpected(records.error());
   PodSwitch* pod_switch = nullptr;
   if (make_switch) {
     auto created = make_switch(setup, hooks, log, clock);
@@ -29,7 +35,7 @@ base::Result<PodParts> build(const PodSetup& setup, const SwitchFactory& make_sw
     // Each GPU differs from its neighbours in all that is drawn; base seed 0 means nominal bases.
     options.seed += i;
     if (options.bases_seed != 0) options.bases_seed += i;
-    options.pod = records[i];
+    options.pod = (*records)[i];
     FabricPort* port = pod_switch != nullptr ? &pod_switch->port(i) : nullptr;
     auto gpu = Gpu::create(options, {clock, port, &log, &hooks});
     if (!gpu) return base::fail_within("GPU " + std::to_string(i), gpu.error());
@@ -40,6 +46,8 @@ base::Result<PodParts> build(const PodSetup& setup, const SwitchFactory& make_sw
 }
 
 }  // namespace
+
+PodFactory gpu_pod(const PodSetup& setup) { return gpu_pod(setup, local_switch()); }
 
 PodFactory gpu_pod(const PodSetup& setup, SwitchFactory make_switch) {
   return [setup, make_switch = std::move(make_switch)](ScenarioHooks& hooks, AccessLog& log,

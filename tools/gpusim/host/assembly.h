@@ -22,7 +22,9 @@ class PodSwitch : public PodPart {
 using SwitchFactory = std::function<base::Result<std::unique_ptr<PodSwitch>>(
     const PodSetup&, ScenarioHooks&, AccessLog&, const ModelClock&)>;
 
-// A factory for `setup`, which was checked. Without a switch no GPU has a link.
-PodFactory gpu_pod(const PodSetup& setup, SwitchFactory make_switch = {});
+// A factory for `setup`, which was checked: its GPUs on one switch, each with its nHT firmware.
+PodFactory gpu_pod(const PodSetup& setup);
+// With another switch; with none (a null factory) no GPU has a link.
+PodFactory gpu_pod(const PodSetup& setup, SwitchFactory make_switch);
 
 }  // namespace gpusim

@@ -74,7 +74,8 @@ void add_model_options(CLI::App& app, gpusim::PodSetup& setup) {
       {"stall", "what a retry fault holds up: queue or instance (queue)"},
       {"hdp", "when stores through BAR 0 reach engines: strict or off (strict)"},
       {"revision", "silicon revision (0)"},
-      {"pod", "file with the fabric configuration of each GPU"},
+      {"pod", "file with the fabric configuration of each GPU, or \"default\", or \"none\""},
+      {"addr_mode", "of the default pod: alias or ident (alias)"},
   };
   for (const auto& [name, help] : kHelp) {
     app.add_option_function<std::string>(

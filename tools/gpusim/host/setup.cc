@@ -114,8 +114,15 @@ const std::map<std::string_view, Setter>& setters() {
        [](PodSetup& s, std::string_view v) { return set_number(s.gpu.revision, v, 0, 15); }},
       {"pod",
        [](PodSetup& s, std::string_view v) -> base::Result<void> {
-         s.pod_file = v;
+         s.pod = v == "none"      ? PodSetup::Pod::kNone
+                 : v == "default" ? PodSetup::Pod::kConfigured
+                                  : PodSetup::Pod::kAuto;
+         s.pod_file = s.pod == PodSetup::Pod::kAuto ? v : std::string_view{};
          return {};
+       }},
+      {"addr_mode",
+       [](PodSetup& s, std::string_view v) {
+         return set_choice(s.ident, v, {{"alias", false}, {"ident", true}});
        }},
   };
   return all;

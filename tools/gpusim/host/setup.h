@@ -14,10 +14,18 @@ struct PodSetup {
   unsigned gpus = 1;        // 1..64
   GpuOptions gpu;           // of each, before its index, seed and pod record are filled in
   bool bar0_given = false;  // else BAR 0 is no larger than VRAM asks for
-  std::string pod_file;     // docs/model.md "Pod file"; empty: no fabric configuration (D52)
+  std::string pod_file;     // docs/model.md "Pod file"; empty: see `pod`
+  enum class Pod : std::uint8_t {
+    kAuto,        // several GPUs form a virtual pod, one has no fabric configuration (D52)
+    kConfigured,  // one GPU too
+    kNone,
+  };
+  Pod pod = Pod::kAuto;
+  bool ident = false;  // address mode of that virtual pod
 
   // Sets one option by name: gpus, vram, bar0, xccs, mids, sdma, seed, bases, bases64, major,
-  // discovery, stall, hdp, revision, pod. kInvalidArgument names the option and what it takes.
+  // discovery, stall, hdp, revision, pod, addr_mode. kInvalidArgument names the option and what it
+  // takes.
   base::Result<void> set(std::string_view name, std::string_view value);
   // "name=value,name=value"; empty: nothing.
   base::Result<void> set_list(std::string_view list);

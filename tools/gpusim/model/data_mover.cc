@@ -3,6 +3,7 @@
 #include <emmintrin.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/address.h"
@@ -125,26 +126,34 @@ bool DataMover::issue(const Requester& who) {
   return true;
 }
 
-Outcome DataMover::fill(const Requester& who, const Run& target) {
+Outcome DataMover::fill(const Requester& who, Run target) {
   failed_write_ = true;
-  const auto memory = hub_.target(target);
-  if (!memory.empty()) {
-    repeat(memory.data(), memory.size(), job_.value);
-    hub_.stored(target, memory.size());
-    return Outcome::kOk;
+  std::uint32_t value = job_.value;
+  while (target.bytes != 0) {
+    const auto memory = hub_.target(target);
+    if (memory.empty()) {
+      bounce_.resize(target.bytes);
+      repeat(bounce_.data(), bounce_.size(), value);
+      return hub_.write_run(who, target, bounce_);
+    }
+    repeat(memory.data(), memory.size(), value);
+    hub_.stored(who, target, memory.size());
+    value = std::rotr(value, static_cast<int>(memory.size() % 4 * 8));
+    target.address += memory.size();
+    target.bytes -= memory.size();
   }
-  bounce_.resize(target.bytes);
-  repeat(bounce_.data(), bounce_.size(), job_.value);
-  return hub_.write_run(who, target, bounce_);
+  return Outcome::kOk;
 }
 
 // The parts of a run that have memory behind them are moved in place; a side without goes through
 // the other side's memory, or the bounce buffer when neither has any.
 Outcome DataMover::copy(const Requester& who, Run source, Run target) {
   while (source.bytes != 0) {
-    std::span<const std::byte> from = hub_.source(source);
     const std::span<std::byte> to = hub_.target(target);
-    std::uint64_t bytes = source.bytes;
+    Run part = source;
+    if (!to.empty()) part.bytes = std::min<std::uint64_t>(part.bytes, to.size());
+    const std::span<const std::byte> from = hub_.source(who, part);
+    std::uint64_t bytes = part.bytes;
     Outcome outcome = Outcome::kOk;
     if (!from.empty()) bytes = from.size();
     if (!from.empty() && !to.empty()) {
@@ -152,17 +161,17 @@ Outcome DataMover::copy(const Requester& who, Run source, Run target) {
         stream(to.data(), from.data(), bytes);
       else
         std::memmove(to.data(), from.data(), bytes);
-      hub_.stored(target, bytes);
+      hub_.stored(who, target, bytes);
     } else if (!from.empty()) {
       failed_write_ = true;
       outcome = hub_.write_run(who, target, from);
     } else if (!to.empty()) {
       failed_write_ = false;
-      outcome = hub_.read_run(who, source, to.first(bytes));
-      if (outcome == Outcome::kOk) hub_.stored(target, bytes);
+      outcome = hub_.read_run(who, part, to.first(bytes));
+      if (outcome == Outcome::kOk) hub_.stored(who, target, bytes);
     } else {
       bounce_.resize(bytes);
-      outcome = hub_.read_run(who, source, bounce_);
+      outcome = hub_.read_run(who, part, bounce_);
       failed_write_ = outcome == Outcome::kOk;
       if (failed_write_) outcome = hub_.write_run(who, target, bounce_);
     }

@@ -76,7 +76,7 @@ class DataMover {
   Outcome translate(const Requester& who, MoveJob::Space space, std::uint64_t address,
                     std::uint64_t bytes, AccessType type, Run& run);
   Outcome finish(const Requester& who, const Access& access);
-  Outcome fill(const Requester& who, const Run& target);
+  Outcome fill(const Requester& who, Run target);
   Outcome copy(const Requester& who, Run source, Run target);
   void end(const Access& access);
   std::size_t pick();

@@ -80,6 +80,9 @@ class Gpu::SdmaDoorbells : public DoorbellConsumer {
 class Gpu::NoFabric : public FabricPort {
  public:
   Outcome access(RemoteAccess&) override { return Outcome::kPeerLost; }
+  std::span<const std::byte> source(std::uint64_t, std::uint64_t) override { return {}; }
+  std::span<std::byte> target(std::uint64_t, std::uint64_t) override { return {}; }
+  void stored(std::uint64_t, std::uint64_t) override {}
 };
 
 base::Result<std::unique_ptr<Gpu>> Gpu::create(const GpuOptions& options,
@@ -323,6 +326,8 @@ std::uint16_t Gpu::accel_id() const {
   return static_cast<std::uint16_t>(security_->config().accel_id);
 }
 
+const PodConfig& Gpu::pod_config() const { return security_->config(); }
+
 AddressMode Gpu::address_mode() const {
   return security_->config().addr_mode == 1 ? AddressMode::kIdent : AddressMode::kAlias;
 }
@@ -338,6 +343,24 @@ Outcome Gpu::incoming(RemoteAccess& access) {
   nht_->remote_doorbell(access.sender, access.npa >> 8 & 0xF, access.npa >> 6 & 3,
                         base::load<std::uint32_t>(access.write_from, 0));
   return Outcome::kOk;
+}
+
+bool Gpu::reachable() const { return link_up() && security_->npa_enabled(); }
+
+std::span<const std::byte> Gpu::incoming_source(std::uint16_t sender, std::uint64_t npa,
+                                                std::uint64_t bytes) {
+  if (!reachable()) return {};
+  return mmhubs_[0]->incoming_source(sender, npa, bytes, address_mode());
+}
+
+std::span<std::byte> Gpu::incoming_target(std::uint16_t sender, std::uint64_t npa,
+                                          std::uint64_t bytes) {
+  if (!reachable()) return {};
+  return mmhubs_[0]->incoming_target(sender, npa, bytes, address_mode());
+}
+
+void Gpu::incoming_stored(std::uint16_t sender, std::uint64_t npa, std::uint64_t bytes) {
+  if (reachable()) mmhubs_[0]->incoming_stored(sender, npa, bytes, address_mode());
 }
 
 void Gpu::set_link(bool up) {

@@ -64,9 +64,14 @@ class Gpu : public GpuDevice, public FabricTarget {
   bool gone() const override { return gone_; }
 
   // --- FabricTarget ---
-  std::uint16_t accel_id() const override;
+  const PodConfig& pod_config() const override;
   bool link_up() const override { return link_up_ && !gone_; }
   Outcome incoming(RemoteAccess& access) override;
+  std::span<const std::byte> incoming_source(std::uint16_t sender, std::uint64_t npa,
+                                             std::uint64_t bytes) override;
+  std::span<std::byte> incoming_target(std::uint16_t sender, std::uint64_t npa,
+                                       std::uint64_t bytes) override;
+  void incoming_stored(std::uint16_t sender, std::uint64_t npa, std::uint64_t bytes) override;
 
   // The nHT block, once it was built on context(); it outlives the GPU's last step.
   void set_nht(NhtBlock* nht) { nht_ = nht; }
@@ -96,6 +101,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   }
   Lsdma& lsdma() { return *lsdma_; }
   AddressMode address_mode() const;
+  std::uint16_t accel_id() const;
 
  private:
   class HostSide;       // VRAM as NBIO's windows see it
@@ -111,6 +117,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   void add_scenarios();
   void poison_vram();
   bool step_blocks();
+  bool reachable() const;
 
   GpuOptions options_;
   Bases bases_;

@@ -236,7 +236,7 @@ Outcome MemoryAccess::atomic(const Requester& who, const Run& run, AtomicOp op,
   return Outcome::kFault;
 }
 
-std::span<const std::byte> MemoryAccess::source(const Run& run) {
+std::span<const std::byte> MemoryAccess::source(const Requester& who, const Run& run) {
   switch (run.kind) {
     case Run::Kind::kVram:
       look_for_poison(run, run.bytes);
@@ -248,6 +248,13 @@ std::span<const std::byte> MemoryAccess::source(const Run& run) {
       if (at == nullptr) return {};
       counters_.bus_reads += run.bytes;
       return {at, run.bytes};
+    }
+    case Run::Kind::kRemote: {
+      const auto memory = context_.fabric.source(run.address, run.bytes);
+      if (memory.empty()) return {};
+      counters_.remote_reads += memory.size();
+      log(who, AccessKind::kRemote, false, run.address, memory.size(), Outcome::kOk);
+      return memory;
     }
     default:
       return {};
@@ -265,14 +272,20 @@ std::span<std::byte> MemoryAccess::target(const Run& run) {
       if (at == nullptr) return {};
       return {at, run.bytes};
     }
+    case Run::Kind::kRemote:
+      return context_.fabric.target(run.address, run.bytes);
     default:
       return {};
   }
 }
 
-void MemoryAccess::stored(const Run& run, std::uint64_t bytes) {
+void MemoryAccess::stored(const Requester& who, const Run& run, std::uint64_t bytes) {
   if (run.kind == Run::Kind::kVram) vram_.wrote(run.address, bytes);
   if (run.kind == Run::Kind::kSystem) counters_.bus_writes += bytes;
+  if (run.kind != Run::Kind::kRemote) return;
+  context_.fabric.stored(run.address, bytes);
+  counters_.remote_writes += bytes;
+  log(who, AccessKind::kRemote, true, run.address, bytes, Outcome::kOk);
 }
 
 }  // namespace gpusim

@@ -44,9 +44,9 @@ class MemoryAccess {
   Outcome atomic(const Requester& who, const Run& run, AtomicOp op, std::uint64_t operand,
                  std::uint64_t compare, std::uint64_t& result);
 
-  std::span<const std::byte> source(const Run& run);
+  std::span<const std::byte> source(const Requester& who, const Run& run);
   std::span<std::byte> target(const Run& run);
-  void stored(const Run& run, std::uint64_t bytes);
+  void stored(const Requester& who, const Run& run, std::uint64_t bytes);
 
   void bus_failed(const Requester& who, std::uint64_t iova, std::uint64_t bytes, bool write);
   // Scenario: the next `count` bus accesses go to IOVA + `add`.

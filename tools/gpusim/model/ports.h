@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tools/gpusim/model/options.h"
 #include "tools/gpusim/model/types.h"
 
 namespace gpusim {
@@ -57,17 +58,30 @@ class FabricPort {
   virtual ~FabricPort() = default;
   // kOk, kRetry (the exporter's X bit, D47), kRefused or kPeerLost.
   virtual Outcome access(RemoteAccess& access) = 0;
+
+  // The same in bulk: memory at `npa`, at most `bytes` of it, as far as it lies in one piece. Empty
+  // when it has to be moved by access(), which then also says why it fails. Valid until the next
+  // call on any hub or port. What was stored into a target must be told by stored().
+  virtual std::span<const std::byte> source(std::uint64_t npa, std::uint64_t bytes) = 0;
+  virtual std::span<std::byte> target(std::uint64_t npa, std::uint64_t bytes) = 0;
+  virtual void stored(std::uint64_t npa, std::uint64_t bytes) = 0;
 };
 
 // An accelerator as the switch sees it.
 class FabricTarget {
  public:
   virtual ~FabricTarget() = default;
-  virtual std::uint16_t accel_id() const = 0;
+  virtual const PodConfig& pod_config() const = 0;  // its id, and with whom it may talk
   virtual bool link_up() const = 0;
   // Translates through VMID 15 of MMHUB 0 and does the access, or rings a doorbell of the nHT
   // block.
   virtual Outcome incoming(RemoteAccess& access) = 0;
+  // As of FabricPort; they raise no fault.
+  virtual std::span<const std::byte> incoming_source(std::uint16_t sender, std::uint64_t npa,
+                                                     std::uint64_t bytes) = 0;
+  virtual std::span<std::byte> incoming_target(std::uint16_t sender, std::uint64_t npa,
+                                               std::uint64_t bytes) = 0;
+  virtual void incoming_stored(std::uint16_t sender, std::uint64_t npa, std::uint64_t bytes) = 0;
 };
 
 // A block that does bounded work when asked (the pure steps of docs/model.md).

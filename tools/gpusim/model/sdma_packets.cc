@@ -150,6 +150,7 @@ Outcome SdmaQueue::store_words(std::uint64_t va, std::span<const std::uint64_t> 
     Outcome outcome = shared_.hub.translate(who_, va, words.size_bytes(), AccessType::kWrite, run);
     if (outcome != Outcome::kOk) return outcome;
     const auto to = shared_.hub.target(run);
+    if (!to.empty()) run.bytes = to.size();
     if (to.empty()) {
       outcome = shared_.hub.write_run(who_, run, std::as_bytes(words).first(run.bytes));
       if (outcome != Outcome::kOk) return outcome;
@@ -157,7 +158,7 @@ Outcome SdmaQueue::store_words(std::uint64_t va, std::span<const std::uint64_t> 
       auto* at = reinterpret_cast<std::uint64_t*>(to.data());
       for (std::size_t i = 0; i < run.bytes / sizeof(std::uint64_t); ++i)
         std::atomic_ref(at[i]).store(words[i], std::memory_order_release);
-      shared_.hub.stored(run, run.bytes);
+      shared_.hub.stored(who_, run, run.bytes);
     }
     va += run.bytes;
     words = words.subspan(run.bytes / sizeof(std::uint64_t));

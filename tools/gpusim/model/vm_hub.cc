@@ -217,10 +217,55 @@ Outcome VmHub::Impl::translate(const Requester& who, std::uint64_t va, std::uint
   return Outcome::kOk;
 }
 
+namespace {
+
+// The fabric routed by the id in the address; in its place comes the sender's, or 0 (D38).
+std::uint64_t incoming_va(std::uint64_t npa, std::uint16_t sender, AddressMode mode) {
+  const std::uint64_t id = mode == AddressMode::kIdent ? sender : 0;
+  return (npa & ~kNpaIdMask) | (id << kNpaIdShift & kNpaIdMask);
+}
+
+}  // namespace
+
+// A leaf in VRAM that lets the access through; null leaves the rest (faults, X = 1, poison) to
+// incoming().
+const Leaf* VmHub::Impl::incoming_leaf(std::uint64_t page, bool write) {
+  if (page < registers.start_page(kNpaVmid) || page > registers.end_page(kNpaVmid) ||
+      !registers.context_enabled(kNpaVmid))
+    return nullptr;
+  const Leaf* leaf = cache.find(kNpaVmid, page);
+  if (leaf == nullptr) {
+    Walk walk = walker.walk(kNpaVmid, page);
+    if (walk.kind != Walk::Kind::kLeaf) return nullptr;
+    ++counters.walks;
+    referenced(kNpaVmid, walk.leaf);
+    leaf = cache.insert(kNpaVmid, walk.leaf);
+  }
+  const bool allowed = write ? leaf->writeable : leaf->readable;
+  if (!allowed || leaf->executable || leaf->kind != Leaf::Kind::kVram) return nullptr;
+  return leaf->poison && !write ? nullptr : leaf;
+}
+
+// As much from `va` on as lies in one piece.
+bool VmHub::Impl::incoming_run(std::uint64_t va, std::uint64_t bytes, bool write, Run& run) {
+  run = {};
+  while (run.bytes < bytes) {
+    const std::uint64_t at = va + run.bytes;
+    const Leaf* leaf = incoming_leaf(at >> 12, write);
+    if (leaf == nullptr) break;
+    const std::uint64_t into = at - (leaf->first_page << 12);
+    const std::uint64_t address = leaf->address + into;
+    if (run.bytes == 0) run.address = address;
+    if (address != run.address + run.bytes || address >= vram.size()) break;
+    const std::uint64_t here = std::min((leaf->pages() << 12) - into, vram.size() - address);
+    run.bytes = std::min(bytes, run.bytes + here);
+  }
+  return run.bytes != 0;
+}
+
 Outcome VmHub::Impl::incoming(RemoteAccess& access, AddressMode mode, bool enabled) {
   if (!enabled) return Outcome::kRefused;
-  const std::uint64_t id = mode == AddressMode::kIdent ? access.sender : 0;
-  std::uint64_t va = (access.npa & ~kNpaIdMask) | (id << kNpaIdShift & kNpaIdMask);
+  const std::uint64_t va = incoming_va(access.npa, access.sender, mode);
   const Requester who{"remote", kNpaVmid, kCidMpnht, kCidUtcl2Nht};
   Outcome outcome = Outcome::kOk;
   switch (access.kind) {
@@ -294,6 +339,24 @@ Outcome VmHub::atomic(const Requester& who, std::uint64_t va, AtomicOp op, std::
 Outcome VmHub::incoming(RemoteAccess& access, AddressMode mode, bool enabled) {
   return impl_->incoming(access, mode, enabled);
 }
+std::span<const std::byte> VmHub::incoming_source(std::uint16_t sender, std::uint64_t npa,
+                                                  std::uint64_t bytes, AddressMode mode) {
+  Run run;
+  if (!impl_->incoming_run(incoming_va(npa, sender, mode), bytes, false, run)) return {};
+  return impl_->vram.bulk(run.address, run.bytes);
+}
+std::span<std::byte> VmHub::incoming_target(std::uint16_t sender, std::uint64_t npa,
+                                            std::uint64_t bytes, AddressMode mode) {
+  Run run;
+  if (!impl_->incoming_run(incoming_va(npa, sender, mode), bytes, true, run)) return {};
+  return {impl_->vram.writable(run.address), run.bytes};
+}
+void VmHub::incoming_stored(std::uint16_t sender, std::uint64_t npa, std::uint64_t bytes,
+                            AddressMode mode) {
+  Run run;
+  if (impl_->incoming_run(incoming_va(npa, sender, mode), bytes, true, run))
+    impl_->vram.wrote(run.address, run.bytes);
+}
 Outcome VmHub::translate(const Requester& who, std::uint64_t va, std::uint64_t bytes,
                          AccessType type, Run& run) {
   return impl_->translate(who, va, bytes, type, false, run);
@@ -314,11 +377,13 @@ Outcome VmHub::read_run(const Requester& who, const Run& run, std::span<std::byt
 Outcome VmHub::write_run(const Requester& who, const Run& run, std::span<const std::byte> from) {
   return impl_->memory_access.write(who, run, from);
 }
-std::span<const std::byte> VmHub::source(const Run& run) {
-  return impl_->memory_access.source(run);
+std::span<const std::byte> VmHub::source(const Requester& who, const Run& run) {
+  return impl_->memory_access.source(who, run);
 }
 std::span<std::byte> VmHub::target(const Run& run) { return impl_->memory_access.target(run); }
-void VmHub::stored(const Run& run, std::uint64_t bytes) { impl_->memory_access.stored(run, bytes); }
+void VmHub::stored(const Requester& who, const Run& run, std::uint64_t bytes) {
+  impl_->memory_access.stored(who, run, bytes);
+}
 
 VmHub::Ticket VmHub::begin(std::uint8_t vmid, const Run& run) {
   Ticket ticket;

@@ -83,6 +83,14 @@ class VmHub : public AddressSpace {
   // kOk, kRetry (X = 1), kRefused (with a fault IV here when the translation failed), kBusError as
   // kRefused. Not for doorbells.
   Outcome incoming(RemoteAccess& access, AddressMode mode, bool enabled);
+  // The same in bulk, as FabricPort has it: memory behind `npa`, empty when incoming() has to do
+  // it. Raises no fault and counts as no access until stored() or the requester's own count.
+  std::span<const std::byte> incoming_source(std::uint16_t sender, std::uint64_t npa,
+                                             std::uint64_t bytes, AddressMode mode);
+  std::span<std::byte> incoming_target(std::uint16_t sender, std::uint64_t npa, std::uint64_t bytes,
+                                       AddressMode mode);
+  void incoming_stored(std::uint16_t sender, std::uint64_t npa, std::uint64_t bytes,
+                       AddressMode mode);
 
   // --- for engines that keep several accesses in flight ---
 
@@ -98,9 +106,9 @@ class VmHub : public AddressSpace {
   // Memory behind the start of a run, maybe less than the run; empty when it must be moved by
   // read_run or write_run. Valid until the next call on any hub that reads or translates. What was
   // stored into a target must be told by stored().
-  std::span<const std::byte> source(const Run& run);
+  std::span<const std::byte> source(const Requester& who, const Run& run);
   std::span<std::byte> target(const Run& run);
-  void stored(const Run& run, std::uint64_t bytes);
+  void stored(const Requester& who, const Run& run, std::uint64_t bytes);
 
   static constexpr std::uint16_t kNoAccel = 0xFFFF;
   // An access translated earlier and not done yet: a heavy flush of its VMID (and a heavy shootdown

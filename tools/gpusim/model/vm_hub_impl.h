@@ -18,6 +18,8 @@ struct VmHub::Impl {
   Outcome translate(const Requester& who, std::uint64_t va, std::uint64_t bytes, AccessType type,
                     bool incoming, Run& run);
   Outcome incoming(RemoteAccess& access, AddressMode mode, bool enabled);
+  bool incoming_run(std::uint64_t va, std::uint64_t bytes, bool write, Run& run);
+  const Leaf* incoming_leaf(std::uint64_t page, bool write);
   // `from_outside`: an incoming remote access; its faults are final.
   Outcome read(const Requester& who, std::uint64_t va, std::span<std::byte> to, bool from_outside);
   Outcome write(const Requester& who, std::uint64_t va, std::span<const std::byte> from,
