@@ -175,6 +175,13 @@ gpuumd_status gpuumd_vm_destroy(gpuumd_vm* vm, const gpuumd_wait* wait) {
   return destroy_handle(vm, session.get(), vm->id, wait);
 }
 
+gpuumd_status gpuumd_vm_state(gpuumd_vm* vm, const gpuumd_wait* wait, gpuumd_status* state) {
+  return guarded([&]() -> Outcome<void> {
+    if (vm == nullptr) return invalid("VM");
+    return object_state(*vm->session, vm->id, wait, state);
+  });
+}
+
 uint64_t gpuumd_vm_id(const gpuumd_vm* vm) { return vm->id; }
 
 gpuumd_status gpuumd_vm_bind(gpuumd_vm* vm, const gpuumd_bind_op* ops, uint32_t count,

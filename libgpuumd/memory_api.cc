@@ -97,6 +97,14 @@ gpuumd_status gpuumd_buffer_destroy(gpuumd_buffer* buffer, const gpuumd_wait* wa
   return destroy_handle(buffer, session.get(), buffer->id, wait);
 }
 
+gpuumd_status gpuumd_buffer_state(gpuumd_buffer* buffer, const gpuumd_wait* wait,
+                                  gpuumd_status* state) {
+  return guarded([&]() -> Outcome<void> {
+    if (buffer == nullptr) return invalid("buffer");
+    return object_state(*buffer->session, buffer->id, wait, state);
+  });
+}
+
 uint64_t gpuumd_buffer_id(const gpuumd_buffer* buffer) { return buffer->id; }
 
 gpuumd_status gpuumd_buffer_get_info(gpuumd_buffer* buffer, gpuumd_buffer_info* info) {

@@ -64,6 +64,19 @@ inline Outcome<void> destroy_object(Session& session, std::uint64_t id, const Wa
   return {};
 }
 
+inline Outcome<void> object_state(Session& session, std::uint64_t id, const gpuumd_wait* wait_in,
+                                  gpuumd_status* state) {
+  if (state == nullptr) return invalid("place for the state");
+  const auto wait = begin(session, wait_in);
+  if (!wait) return std::unexpected(wait.error());
+  wire::QueryObject request{};
+  request.object = id;
+  const auto reply = session.call(wire::RequestType::kQueryObject, request, *wait);
+  if (!reply) return std::unexpected(reply.error());
+  *state = static_cast<gpuumd_status>(reply->body.state);
+  return {};
+}
+
 // Destroys the object on both sides. In a forked child nothing is touched: its mappings are not
 // there.
 template <class Object>

@@ -102,8 +102,8 @@ typedef struct gpuumd_connect_options {
  * NULL. */
 GPUUMD_API gpuumd_status gpuumd_connect(const gpuumd_connect_options* options,
                                         const gpuumd_wait* wait, gpuumd_client** client);
-/* Ends every session of the client: the daemon frees what it owned. Objects are still to be destroyed,
- * which then gives DISCONNECTED. */
+/* Ends every session of the client: the daemon frees what it owned. Objects are still to be
+ * destroyed, which then gives DISCONNECTED. */
 GPUUMD_API void gpuumd_disconnect(gpuumd_client* client);
 
 /* JSON of what the daemon knows, for tools (docs/protocol.md). `device` or GPUUMD_ALL_DEVICES. */
@@ -177,6 +177,10 @@ typedef struct gpuumd_vm_options {
 GPUUMD_API gpuumd_status gpuumd_vm_create(gpuumd_device* device, const gpuumd_vm_options* options,
                                           const gpuumd_wait* wait, gpuumd_vm** vm);
 GPUUMD_API gpuumd_status gpuumd_vm_destroy(gpuumd_vm* vm, const gpuumd_wait* wait);
+/* `state`: OK while the VM is good, else why it is not (FAULT, DEVICE_LOST). For those who lost
+ * events. */
+GPUUMD_API gpuumd_status gpuumd_vm_state(gpuumd_vm* vm, const gpuumd_wait* wait,
+                                         gpuumd_status* state);
 
 /* ---- buffers ---- */
 
@@ -205,6 +209,9 @@ GPUUMD_API gpuumd_status gpuumd_buffer_create(gpuumd_device* device,
  */
 GPUUMD_API gpuumd_status gpuumd_buffer_destroy(gpuumd_buffer* buffer, const gpuumd_wait* wait);
 GPUUMD_API gpuumd_status gpuumd_buffer_get_info(gpuumd_buffer* buffer, gpuumd_buffer_info* info);
+/* `state`: OK while the buffer is good, else why it is not (REVOKED, PEER_LOST, DEVICE_LOST). */
+GPUUMD_API gpuumd_status gpuumd_buffer_state(gpuumd_buffer* buffer, const gpuumd_wait* wait,
+                                             gpuumd_status* state);
 /* The CPU's view of a host buffer, until it is destroyed; UNSUPPORTED for others. Not inherited by
  * fork. */
 GPUUMD_API gpuumd_status gpuumd_buffer_cpu_view(gpuumd_buffer* buffer, void** data);

@@ -138,6 +138,13 @@ class Buffer : public detail::Owner<gpuumd_buffer, gpuumd_buffer_destroy> {
   Outcome<void> revoke(const Wait& wait = {}) {
     return detail::check(gpuumd_revoke(raw(), wait.raw()));
   }
+  // GPUUMD_OK while it is good, else why it is not.
+  Outcome<gpuumd_status> state(const Wait& wait = {}) const {
+    gpuumd_status state = GPUUMD_OK;
+    if (auto done = detail::check(gpuumd_buffer_state(raw(), wait.raw(), &state)); !done)
+      return std::unexpected(std::move(done.error()));
+    return state;
+  }
   // The descriptor is the caller's.
   Outcome<int> share(const Wait& wait = {}) {
     int descriptor = -1;
@@ -217,6 +224,13 @@ class Vm : public detail::Owner<gpuumd_vm, gpuumd_vm_destroy> {
   Outcome<void> bind(std::span<const gpuumd_bind_op> operations, const Wait& wait = {}) {
     return detail::check(gpuumd_vm_bind(raw(), operations.data(),
                                         static_cast<std::uint32_t>(operations.size()), wait.raw()));
+  }
+  // GPUUMD_OK while it is good, else why it is not.
+  Outcome<gpuumd_status> state(const Wait& wait = {}) const {
+    gpuumd_status state = GPUUMD_OK;
+    if (auto done = detail::check(gpuumd_vm_state(raw(), wait.raw(), &state)); !done)
+      return std::unexpected(std::move(done.error()));
+    return state;
   }
   // `flags`: GPUUMD_QUEUE_*; `slots` 0: 1024.
   Outcome<Queue> create_queue(std::uint32_t flags = 0, std::uint32_t slots = 0,

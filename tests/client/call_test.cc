@@ -387,6 +387,13 @@ TEST_F(Engine, ExportImportShare) {
   gpuumd_disconnect(other);
 }
 
+TEST_F(Engine, StateCanBeAskedForAgain) {
+  gpuumd_status state = GPUUMD_FAULT;
+  EXPECT_EQ(gpuumd_vm_state(vm, nullptr, &state), GPUUMD_OK) << gpuumd_last_error();
+  EXPECT_EQ(state, GPUUMD_OK);
+  EXPECT_EQ(gpuumd_vm_state(nullptr, nullptr, &state), GPUUMD_INVALID_ARGUMENT);
+}
+
 TEST_F(Engine, EventsComeOnOneDescriptor) {
   int fd = -1;
   ASSERT_EQ(gpuumd_event_fd(client, &fd), GPUUMD_OK);
