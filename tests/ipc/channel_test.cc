@@ -86,6 +86,7 @@ TEST_F(ChannelTest, FullReplyRingStopsTheClientAlone) {
   for (std::uint64_t id = 1; id <= session->info.layout.reply_slots; ++id)
     ASSERT_EQ(session->receive()->header.id, id);
   session->ring();
+  ASSERT_TRUE(eventually([&] { return session->requests.room().value_or(0) > 0; }));
   EXPECT_EQ(session->call(RequestType::kNop, wire::Nop{})->header.status, GPUUMD_OK);
 }
 
