@@ -16,6 +16,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+// INTERRUPT_CNTL2 holds bits 39:8 of the page for the interrupt's dummy read (docs/hardware/pci.md);
+// 1 TiB of bus addresses is enough for everything else as well.
+constexpr unsigned kBusBits = 40;
+
 // A step that ends when a callback says so.
 class Async {
  public:
@@ -144,7 +148,7 @@ base::Result<void> Gpu::start_memory() {
   auto map = read_vram_map(topology.mmhubs.front(), topology.vram_size, visible);
   if (!map) return std::unexpected(map.error());
   vram_map_.emplace(*map);
-  auto iova = IovaSpace::create(device_->iova_limits(), options_.seed);
+  auto iova = IovaSpace::create(device_->iova_limits(), options_.seed, kBusBits);
   if (!iova) return std::unexpected(iova.error());
   iova_.emplace(std::move(*iova));
   // The discovery table keeps its place in the last 64 KiB.
