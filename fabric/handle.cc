@@ -36,20 +36,19 @@ std::optional<std::uint64_t> parse_half(std::string_view digits) {
 
 std::string to_string(const Handle& handle) {
   std::string text;
-  text.reserve(2 * kHalfDigits + 1);
+  text.reserve(2 * kHalfDigits);
   append_half(text, handle.hi);
-  text += ':';
   append_half(text, handle.lo);
   return text;
 }
 
 base::Result<Handle> parse_handle(std::string_view text) {
   const auto bad = [] {
-    return base::fail(Errc::kInvalidArgument, "handle: want 16 hexadecimal digits, ':', 16 more");
+    return base::fail(Errc::kInvalidArgument, "handle: want 32 hexadecimal digits");
   };
-  if (text.size() != 2 * kHalfDigits + 1 || text[kHalfDigits] != ':') return bad();
+  if (text.size() != 2 * kHalfDigits) return bad();
   const auto hi = parse_half(text.substr(0, kHalfDigits));
-  const auto lo = parse_half(text.substr(kHalfDigits + 1));
+  const auto lo = parse_half(text.substr(kHalfDigits));
   if (!hi || !lo) return bad();
   return Handle{.lo = *lo, .hi = *hi};
 }

@@ -22,11 +22,14 @@ struct Handle {
   friend auto operator<=>(const Handle&, const Handle&) = default;
 };
 
-// "hi:lo", 16 lower-case hexadecimal digits each, as in 0123456789abcdef:fedcba9876543210. This is
-// the one text form of the project; as 16 bytes a handle is lo, then hi, little-endian (U34).
+// 32 lower-case hexadecimal digits, hi before lo: {.lo = 0xfedcba9876543210, .hi =
+// 0x0123456789abcdef} is 0123456789abcdeffedcba9876543210. This is the one text form of the
+// project, that of gpuumd_handle_format(); as 16 bytes a handle is lo, then hi, little-endian
+// (U34).
 std::string to_string(const Handle& handle);
 
-// Accepts exactly what to_string() writes, in either case of letters. kInvalidArgument otherwise.
+// Accepts exactly what to_string() writes, in either case of letters, like gpuumd_handle_parse().
+// kInvalidArgument otherwise.
 base::Result<Handle> parse_handle(std::string_view text);
 
 // A new handle of `exporter`: lo is not 0 and `taken(lo)` is false, since RSP and FAIL carry the

@@ -16,15 +16,16 @@ constexpr AccelId kSelf(3);
 constexpr AccelId kPeer(5);
 const Handle kHandle{.lo = 0x1122334455667403, .hi = 0x99AABBCCDDEEFF00};
 
+// The form that gpuumd_handle_format() writes and gpuumd_handle_parse() takes.
 TEST(Handles, U34_TextAndBytes) {
-  EXPECT_EQ(to_string(kHandle), "99aabbccddeeff00:1122334455667403");
-  const auto back = parse_handle("99AABBCCDDEEFF00:1122334455667403");
+  EXPECT_EQ(to_string(kHandle), "99aabbccddeeff001122334455667403");
+  EXPECT_EQ(to_string(Handle{.lo = 0x403, .hi = 1}), "00000000000000010000000000000403");
+  const auto back = parse_handle("99AABBCCDDEEFF001122334455667403");
   ASSERT_TRUE(back);
   EXPECT_EQ(*back, kHandle);
-  for (const char* bad :
-       {"", "99aabbccddeeff00", "99aabbccddeeff00:112233445566740",
-        "99aabbccddeeff00:11223344556674033", "99aabbccddeeff00-1122334455667403",
-        "99aabbccddeeff0g:1122334455667403", "+9aabbccddeeff00:1122334455667403"}) {
+  for (const char* bad : {"", "99aabbccddeeff00", "99aabbccddeeff00112233445566740",
+                          "99aabbccddeeff0011223344556674033", "99aabbccddeeff00:1122334455667403",
+                          "99aabbccddeeff0g1122334455667403", "+9aabbccddeeff001122334455667403"}) {
     EXPECT_FALSE(parse_handle(bad)) << bad;
   }
 }
