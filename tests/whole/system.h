@@ -1,0 +1,72 @@
+// A whole system in a temporary directory: gpusim, a gpuumd for each GPU, and clients in this
+// process.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpuumd/gpuumd.hpp"
+#include "tests/whole/process.h"
+
+namespace whole {
+
+struct SystemOptions {
+  unsigned gpus = 1;
+  std::map<std::string, std::string> model;  // options of gpusim: {"stall", "instance"}
+  std::vector<std::string> daemon;           // further arguments of each gpuumd
+};
+
+// The fixture of every whole-system test. TearDown() ends everything in order, and fails the test
+// for a process that did not end well, for bus errors that the test did not announce, and for a
+// daemon that a client's leavings stay in.
+class System : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  // gpusim and its daemons; fails the test when anything does not come up.
+  void start(SystemOptions options = {});
+  void start_daemon(unsigned node);
+
+  const std::string& directory() const { return directory_; }
+  std::string runtime_dir(unsigned node) const;
+  Process& model() { return *model_; }
+  Process& daemon(unsigned node) { return *daemons_.at(node); }
+
+  gpuumd::Client connect(unsigned node = 0, const std::string& name = "test");
+  gpuumd::Device open(gpuumd::Client& client);
+  // A field of the JSON of gpuumd_query() on a node, by path: {"work", "slices"}.
+  std::uint64_t number(unsigned node, std::uint32_t query, const std::vector<std::string>& path);
+  // Runs a command of the model's control socket and gives the answer.
+  std::string control(const std::string& command);
+  // The test provokes DMA to memory that is not mapped.
+  void expect_bus_errors() { bus_errors_expected_ = true; }
+
+ private:
+  std::string directory_;
+  std::unique_ptr<Process> model_;
+  std::map<unsigned, std::unique_ptr<Process>> daemons_;
+  SystemOptions options_;
+  bool bus_errors_expected_ = false;
+};
+
+// Unwraps an outcome or fails the test with its text.
+template <class T>
+T must(gpuumd::Outcome<T> outcome) {
+  if (!outcome) {
+    ADD_FAILURE() << outcome.error().text << " (status " << outcome.error().status << ")";
+    throw std::runtime_error(outcome.error().text);  // ends the test; GoogleTest catches it
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(*outcome);
+}
+
+std::vector<std::byte> random_bytes(std::size_t bytes, std::uint64_t seed);
+
+}  // namespace whole
