@@ -6,6 +6,7 @@
 - a decision D2.., a rule U01.., a defect A1.. or C1.. in a test name is defined in its page of
   docs/hardware/;
 - a test name carries at most three ids;
+- a test that docs/requirements.md names (`Suite.Name`) is there;
 - nothing cites a path outside the repository.
 Prints one line for each that does not, and ends with status 1.
 """
@@ -35,12 +36,20 @@ pages = {"D": "choices", "U": "ualink", "A": "errata", "C": "errata"}
 defined = {letter: set(re.findall(rf"\b{letter}\d+\b", text_of(f"docs/hardware/{page}.md")))
            for letter, page in pages.items()}
 
+tests = {f"{suite}.{test}" for name in files if name.startswith("tests/")
+         for suite, test in re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)", text_of(name))}
+for number, line in enumerate(text_of("docs/requirements.md").split("\n"), 1):
+    # Names of tests stand in the last column.
+    for cited in re.findall(r"`(\w+\.\w+)`", line.rstrip("| ").rpartition("|")[2]):
+        if cited not in tests:
+            problems.append(f"docs/requirements.md:{number}: no test {cited}")
+
 for name in files:
     text = text_of(name)
     for number, line in enumerate(text.split("\n"), 1):
         where = f"{name}:{number}"
         for page in re.findall(r"\bdocs/[\w./-]+\.md\b", line):
-            if page not in tracked:
+            if page not in tracked and name != "tools/check_citations.py":
                 problems.append(f"{where}: no page {page}")
         for cited in re.findall(rf"\b((?:{GROUPS})-\d+)\b", line):
             if known and cited not in known:
