@@ -31,7 +31,7 @@ TEST_F(Copy, DataGoesIntoVramIsCopiedInsideAndComesBackEqual) {
   must(queue.copy(2 * kVa, kVa, kSize));
   must(queue.signal(fence, 1));
   must(queue.submit());
-  must(fence.wait(1, 20s));
+  must(fence.wait(1, Wait(20s)));
   std::vector<std::byte> back(kSize);
   must(staging.download(back, 2 * kVa));
   EXPECT_TRUE(back == data);
