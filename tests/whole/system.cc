@@ -41,7 +41,7 @@ void System::start(SystemOptions options) {
 
 void System::start_daemon(unsigned node) {
   std::vector<std::string> arguments{
-      "--device", "vfio-user:" + directory_ + "/sim/" + std::to_string(node) + ".sock",
+      "--device", "vfio-user:" + directory_ + "/sim/gpu" + std::to_string(node) + ".sock",
       "--runtime-dir", runtime_dir(node)};
   arguments.insert(arguments.end(), options_.daemon.begin(), options_.daemon.end());
   auto process = std::make_unique<Process>(
