@@ -1,5 +1,7 @@
 #include "daemon/session/device.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -228,6 +230,12 @@ void Device::fatal(Vm& vm, const FaultPipeline::Fatal& what) {
   const std::uint32_t access = what.atomic  ? GPUUMD_ACCESS_ATOMIC
                                : what.write ? GPUUMD_ACCESS_WRITE
                                             : GPUUMD_ACCESS_READ;
+  spdlog::warn("{}: VM {} (VMID {}, PASID {}) has died: {} at {:#x}, {}", gpu_.identity().name,
+               vm.id().value(), vm.vmid().value(), vm.pasid().value(),
+               what.atomic  ? "atomic"
+               : what.write ? "write"
+                            : "read",
+               what.va.value(), base::to_string(what.reason));
   tell(vm, {GPUUMD_EVENT_FATAL_FAULT, vm.id().value(), what.va.value(), access,
             to_status(what.reason)});
 }

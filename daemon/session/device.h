@@ -94,8 +94,8 @@ class Device final : public DeviceHost, public GpuEvents, public ImportOwner {
 
   std::string status_json() const;
   std::string clients_json(const ClientIdentity& client) const;
-  std::string exports_json() const;
-  std::string imports_json() const;
+  std::string exports_json(const ClientIdentity& client) const;
+  std::string imports_json(const ClientIdentity& client) const;
   std::string peers_json() const;
   std::string faults_json() const;
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "daemon/ipc/channel.h"
 #include "daemon/ipc/status.h"
@@ -32,6 +33,11 @@ std::string_view connection_text(fabric::ConnectionState state) {
       return "established";
   }
   return "";
+}
+
+// Root and the daemon's own user see everything, others what is their own.
+bool may_see(const ClientIdentity& client, uid_t owner) {
+  return client.uid == 0 || client.uid == ::geteuid() || client.uid == owner;
 }
 
 std::string handle_text(const fabric::Handle& handle) { return fabric::to_string(handle); }
@@ -89,7 +95,7 @@ std::string Device::clients_json(const ClientIdentity& client) const {
   json list = json::array();
   for (const auto& [id, session] : sessions_) {
     const auto& who = session->client();
-    if (client.uid != 0 && client.uid != ::geteuid() && client.uid != who.uid) continue;
+    if (!may_see(client, who.uid)) continue;
     const auto counts = session->counts();
     list.push_back({{"session", id},
                     {"uid", who.uid},
@@ -103,24 +109,38 @@ std::string Device::clients_json(const ClientIdentity& client) const {
   return json{{"device", gpu_.identity().name}, {"clients", std::move(list)}}.dump();
 }
 
-std::string Device::exports_json() const {
+// Who knows a handle can import the memory, so handles are shown like sessions.
+std::string Device::exports_json(const ClientIdentity& client) const {
+  std::unordered_map<std::uint64_t, uid_t> owners;
+  buffers_.for_each(
+      [&](const Buffer& buffer) { owners.emplace(buffer.id().value(), buffer.uid()); });
   json list = json::array();
   if (exports_ && exports_->node() != nullptr)
-    for (const auto& info : exports_->node()->exports())
+    for (const auto& info : exports_->node()->exports()) {
+      const auto owner = owners.find(info.buffer.value());
+      if (!may_see(client, owner != owners.end() ? owner->second : 0)) continue;
       list.push_back({{"handle", handle_text(info.handle)},
                       {"buffer", info.buffer.value()},
                       {"bytes", info.pages * base::kPageSize},
                       {"importers", info.importers.size()}});
+    }
   return json{{"device", gpu_.identity().name}, {"exports", std::move(list)}}.dump();
 }
 
-std::string Device::imports_json() const {
+std::string Device::imports_json(const ClientIdentity& client) const {
+  std::unordered_map<std::uint64_t, uid_t> owners;
+  buffers_.for_each([&](const Buffer& buffer) {
+    if (buffer.remote()) owners.emplace(buffer.remote()->import, buffer.uid());
+  });
   json list = json::array();
   if (exports_ && exports_->node() != nullptr)
-    for (const auto& info : exports_->node()->imports())
+    for (const auto& info : exports_->node()->imports()) {
+      const auto owner = owners.find(info.import.value());
+      if (!may_see(client, owner != owners.end() ? owner->second : 0)) continue;
       list.push_back({{"handle", handle_text(info.handle)},
                       {"bytes", info.pages * base::kPageSize},
                       {"references", info.references}});
+    }
   return json{{"device", gpu_.identity().name}, {"imports", std::move(list)}}.dump();
 }
 
@@ -163,9 +183,9 @@ void Device::query(std::uint32_t kind, const ClientIdentity& client,
     case GPUUMD_QUERY_CLIENTS:
       return done(clients_json(client));
     case GPUUMD_QUERY_EXPORTS:
-      return done(exports_json());
+      return done(exports_json(client));
     case GPUUMD_QUERY_IMPORTS:
-      return done(imports_json());
+      return done(imports_json(client));
     case GPUUMD_QUERY_PEERS:
       return done(peers_json());
     case GPUUMD_QUERY_FAULTS:
