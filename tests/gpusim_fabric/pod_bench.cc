@@ -160,14 +160,14 @@ void Node::flush(unsigned type) {
   write(hub_row(false, 0x121 + 17), 0);
 }
 
-void Node::map_peer(Node& peer) {
-  peer_ = peer.id();
-  const std::uint64_t there = std::uint64_t{peer.id()} << 29;
+void Node::map_peer(std::uint16_t peer) {
+  peer_ = peer;
+  const std::uint64_t there = std::uint64_t{peer} << 29;
   const auto npa = [&](std::uint64_t page) { return (there + page) << 12 | kNpa; };
   set_gart(kGartShootdownRing, npa(kNpaRings + 2 * id()));
   set_gart(kGartInterruptRing, npa(kNpaRings + 2 * id() + 1));
-  set_gart(kGartPointers, npa(kNpaRings + 2 * std::uint64_t{peer.id()}));
-  set_gart(kGartDoorbell, 0xFFFull << 40 | std::uint64_t{peer.id()} << 30 | kNpa);
+  set_gart(kGartPointers, npa(kNpaRings + 2 * std::uint64_t{peer}));
+  set_gart(kGartDoorbell, 0xFFFull << 40 | std::uint64_t{peer} << 30 | kNpa);
   for (std::uint64_t i = 0; i < kBufferBytes / 4096; ++i)
     set_gart(kGartBuffer + i, npa(kNpaBuffer + i));
 }
@@ -318,8 +318,15 @@ void PodBench::bring_up(bool introduced) {
   nodes[1]->introduce(*nodes[0]);
 }
 
+// As Pod does: GPUs first, then the switch.
+PodBench::~PodBench() {
+  parts.gpus.clear();
+  parts.parts.clear();
+}
+
 bool PodBench::step() {
   bool any = false;
+  for (auto& part : parts.parts) any |= part->step();
   for (auto& gpu : parts.gpus) any |= gpu->step();
   return any;
 }

@@ -91,7 +91,8 @@ class Node {
     return physical_ + offset + (kV | kP | kRw);
   }
   void flush(unsigned type = 0);  // VMIDs 0 and 15 of MMHUB 0, VMID 0 of GFXHUB 0
-  void map_peer(Node& peer);      // rings, pointers, doorbell and buffer of a peer
+  void map_peer(Node& peer) { map_peer(peer.id()); }
+  void map_peer(std::uint16_t peer);  // rings, pointers, doorbell and buffer of a peer
   static std::uint64_t buffer_va(std::uint64_t offset = 0) { return kGartBuffer * 4096 + offset; }
 
   // --- engines ---
@@ -145,6 +146,7 @@ class Node {
 class PodBench {
  public:
   explicit PodBench(unsigned gpus = 2, std::string_view options = {});
+  ~PodBench();
   Node& operator[](unsigned index) { return *nodes[index]; }
   Gpu& gpu(unsigned index) { return static_cast<Gpu&>(*parts.gpus[index]); }
   // Brings up everything, the firmware included, and introduces nodes 0 and 1 to each other.

@@ -1,7 +1,12 @@
 #include "tools/gpusim/host/local_switch.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
 #include <utility>
 
+#include "tools/gpusim/host/fabric_link.h"
 #include "tools/gpusim/model/fabric_switch.h"
 #include "tools/gpusim/model/nht.h"
 
@@ -19,6 +24,23 @@ std::unique_ptr<Nht> make_firmware(Gpu& gpu) {
 class LocalSwitch final : public PodSwitch {
  public:
   LocalSwitch(const ModelClock& clock, ScenarioHooks& hooks) : fabric_(clock, &hooks) {}
+  ~LocalSwitch() override {
+    if (listener_) ::unlink(path_.c_str());
+  }
+
+  base::Result<void> connect(const PodSetup& setup) {
+    if (!setup.listen_fabric.empty()) {
+      auto socket = listen_fabric(setup.listen_fabric);
+      if (!socket) return std::unexpected(socket.error());
+      listener_ = std::move(*socket);
+      path_ = setup.listen_fabric;
+    }
+    if (setup.join_fabric.empty()) return {};
+    auto socket = join_fabric(setup.join_fabric);
+    if (!socket) return std::unexpected(socket.error());
+    add_link(std::move(*socket));
+    return {};
+  }
 
   FabricPort& port(unsigned index) override { return fabric_.port(index); }
   void plug(unsigned index, Gpu& gpu) override {
@@ -26,22 +48,54 @@ class LocalSwitch final : public PodSwitch {
     firmware_.push_back(make_firmware(gpu));
     gpu.set_nht(firmware_.back().get());
     gpu.set_link_observer([this, index](bool up) { fabric_.link_changed(index, up); });
+    gpus_.push_back(&gpu);
   }
-  // The firmware is stepped by its GPU, the switch acts inside the accesses.
-  bool step() override { return false; }
+
+  // The firmware is stepped by its GPU, and the switch acts inside the accesses: only links to
+  // other processes have something to do by themselves.
+  bool step() override {
+    bool any = accept();
+    for (auto& link : links_) any |= link->step();
+    return any;
+  }
   bool waiting() const override { return false; }
+  void add_poll_fds(std::vector<pollfd>& fds) override {
+    if (listener_) fds.push_back({listener_.get(), POLLIN, 0});
+    for (auto& link : links_) link->add_poll_fds(fds);
+  }
 
  private:
+  // Ports of other processes' GPUs come after all of ours.
+  void add_link(base::UniqueFd socket) {
+    const auto first = static_cast<unsigned>((links_.size() + 1) * 2 * kLinkMostGpus);
+    links_.push_back(std::make_unique<FabricLink>(std::move(socket), fabric_, gpus_, first));
+  }
+  bool accept() {
+    if (!listener_) return false;
+    base::UniqueFd socket(
+        ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return false;
+    add_link(std::move(socket));
+    return true;
+  }
+
   FabricSwitch fabric_;
   std::vector<std::unique_ptr<Nht>> firmware_;
+  std::vector<Gpu*> gpus_;
+  std::string path_;
+  base::UniqueFd listener_;
+  std::vector<std::unique_ptr<FabricLink>> links_;
 };
 
 }  // namespace
 
 SwitchFactory local_switch() {
-  return [](const PodSetup&, ScenarioHooks& hooks, AccessLog&,
+  return [](const PodSetup& setup, ScenarioHooks& hooks, AccessLog&,
             const ModelClock& clock) -> base::Result<std::unique_ptr<PodSwitch>> {
-    return std::make_unique<LocalSwitch>(clock, hooks);
+    auto made = std::make_unique<LocalSwitch>(clock, hooks);
+    if (auto connected = made->connect(setup); !connected)
+      return std::unexpected(connected.error());
+    return made;
   };
 }
 

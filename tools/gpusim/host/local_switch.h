@@ -1,5 +1,5 @@
-// The switch of a pod whose GPUs are all in this process, and the pod they form when nobody says
-// otherwise.
+// The switch of the GPUs of this process, linked to those of other processes if asked, and the pod
+// they form when nobody says otherwise.
 #pragma once
 
 #include <vector>

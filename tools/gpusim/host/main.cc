@@ -75,6 +75,8 @@ void add_model_options(CLI::App& app, gpusim::PodSetup& setup) {
       {"hdp", "when stores through BAR 0 reach engines: strict or off (strict)"},
       {"revision", "silicon revision (0)"},
       {"pod", "file with the fabric configuration of each GPU, or \"default\", or \"none\""},
+      {"listen-fabric", "socket at which other gpusim processes join this one's switch"},
+      {"join-fabric", "such a socket of another gpusim process"},
       {"addr_mode", "of the default pod: alias or ident (alias)"},
   };
   for (const auto& [name, help] : kHelp) {

@@ -120,6 +120,16 @@ const std::map<std::string_view, Setter>& setters() {
          s.pod_file = s.pod == PodSetup::Pod::kAuto ? v : std::string_view{};
          return {};
        }},
+      {"listen-fabric",
+       [](PodSetup& s, std::string_view v) -> base::Result<void> {
+         s.listen_fabric = v;
+         return {};
+       }},
+      {"join-fabric",
+       [](PodSetup& s, std::string_view v) -> base::Result<void> {
+         s.join_fabric = v;
+         return {};
+       }},
       {"addr_mode",
        [](PodSetup& s, std::string_view v) {
          return set_choice(s.ident, v, {{"alias", false}, {"ident", true}});

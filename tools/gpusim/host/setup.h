@@ -22,10 +22,13 @@ struct PodSetup {
   };
   Pod pod = Pod::kAuto;
   bool ident = false;  // address mode of that virtual pod
+  // Sockets of links to other gpusim processes (docs/sim-link.md); empty: none.
+  std::string listen_fabric;
+  std::string join_fabric;
 
   // Sets one option by name: gpus, vram, bar0, xccs, mids, sdma, seed, bases, bases64, major,
-  // discovery, stall, hdp, revision, pod, addr_mode. kInvalidArgument names the option and what it
-  // takes.
+  // discovery, stall, hdp, revision, pod, addr_mode, listen-fabric, join-fabric. kInvalidArgument
+  // names the option and what it takes.
   base::Result<void> set(std::string_view name, std::string_view value);
   // "name=value,name=value"; empty: nothing.
   base::Result<void> set_list(std::string_view list);
