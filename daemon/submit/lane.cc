@@ -21,9 +21,10 @@ void Lane::launch(SliceId id, base::Vmid vmid, base::GpuVa ib, std::uint32_t ib_
   sdma::PacketWriter out(scratch_);
   sdma::indirect(out, queue_.write_dwords(), vmid.value(), ib.value(), ib_dwords);
   sdma::fence64(out, fence_.at.value(), ++next_point_);
-  const auto sent = queue_.submit(scratch_);
+  const auto end = (queue_.write_dwords() + scratch_.size()) * 4;
+  [[maybe_unused]] const auto sent = queue_.submit(scratch_);
   assert(sent.has_value());  // kMaxInFlight submissions always fit
-  in_flight_.push_back({next_point_, id});
+  in_flight_.push_back({next_point_, id, end});
 }
 
 void Lane::request_wake() {

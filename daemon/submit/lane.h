@@ -53,6 +53,7 @@ class Lane {
     bool any = false;
     while (!in_flight_.empty() && in_flight_.front().point <= seen_) {
       const auto id = in_flight_.front().id;
+      queue_.passed(in_flight_.front().end);
       in_flight_.pop_front();
       any = true;
       call(id);
@@ -71,6 +72,7 @@ class Lane {
   struct Flight {
     std::uint64_t point;
     SliceId id;
+    std::uint64_t end;  // of its packets in the ring, bytes
   };
   SdmaQueue queue_;
   EngineMemory fence_;

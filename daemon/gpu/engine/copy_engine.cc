@@ -6,8 +6,8 @@
 namespace gpuumd {
 namespace {
 
-// FENCE twice, and a TRAP that may follow, padded.
-constexpr std::size_t kTailDwords = 8 + 2 + SdmaQueue::kSubmitDwords;
+// Behind each job: NOP, FENCE twice.
+constexpr std::size_t kTailDwords = 1 + 8;
 
 }  // namespace
 
@@ -32,17 +32,32 @@ void CopyEngine::submit(std::span<const std::uint32_t> packets, Done done) {
 }
 
 bool CopyEngine::send(std::span<const std::uint32_t> packets, Done& done) {
-  if (packets.size() + kTailDwords > queue_.space()) return false;
+  // Room for the TRAP of request_wake() stays: without it nobody would be woken.
+  const auto needed = base::align_up(packets.size() + kTailDwords, SdmaQueue::kSubmitDwords) +
+                      SdmaQueue::kSubmitDwords;
+  if (needed > queue_.space()) return false;
   scratch_.assign(packets.begin(), packets.end());
   sdma::PacketWriter out(scratch_);
   // Two jobs never overlap: the NOP ends what COPYs before it may still have in flight.
   sdma::nop(out);
   sdma::fence64(out, fence_.at.value(), ++next_point_);
-  const auto sent = queue_.submit(scratch_);
+  assert(scratch_.size() == packets.size() + kTailDwords);
+  const auto end = (queue_.write_dwords() + scratch_.size()) * 4;
+  [[maybe_unused]] const auto sent = queue_.submit(scratch_);
   assert(sent.has_value());
   if (in_flight_.empty()) oldest_since_ = reactor_.now();
-  in_flight_.push_back({next_point_, std::move(done)});
+  in_flight_.push_back({next_point_, end, std::move(done)});
+  if (!watchdog_) watch();
   return true;
+}
+
+// Wakes the reactor when the oldest job may be overdue; poll() judges it.
+void CopyEngine::watch() {
+  const auto left = oldest_since_ + kJobDeadline - reactor_.now();
+  watchdog_ = reactor_.after(left + std::chrono::milliseconds(1), "copy engine", [this] {
+    watchdog_.cancel();
+    if (!in_flight_.empty() && reactor_.now() - oldest_since_ <= kJobDeadline) watch();
+  });
 }
 
 void CopyEngine::copy(base::McAddress from, base::McAddress to, std::uint64_t bytes, Done done) {
@@ -70,6 +85,7 @@ bool CopyEngine::complete() {
   if (reached > next_point_) return false;
   bool any = false;
   while (!in_flight_.empty() && in_flight_.front().point <= reached) {
+    queue_.passed(in_flight_.front().end);
     finished_.emplace_back(std::move(in_flight_.front().done), base::Result<void>());
     in_flight_.pop_front();
     oldest_since_ = reactor_.now();

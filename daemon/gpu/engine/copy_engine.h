@@ -57,6 +57,7 @@ class CopyEngine {
  private:
   struct Flight {
     std::uint64_t point;
+    std::uint64_t end;  // of its packets in the ring, bytes
     Done done;
   };
   struct Waiting {
@@ -66,6 +67,7 @@ class CopyEngine {
 
   bool send(std::span<const std::uint32_t> packets, Done& done);
   bool complete();
+  void watch();
   void later(Done done, base::Result<void> result);
 
   Reactor& reactor_;
@@ -74,6 +76,7 @@ class CopyEngine {
   std::uint64_t next_point_ = 0;
   std::uint64_t trap_after_ = 0;  // the last point that a TRAP follows
   TimePoint oldest_since_{};
+  Registration watchdog_;  // a hung engine raises no interrupt that would wake the reactor
   std::optional<base::Error> failed_;
   std::deque<Flight> in_flight_;
   std::deque<Waiting> waiting_;

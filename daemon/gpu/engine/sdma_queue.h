@@ -45,6 +45,11 @@ class SdmaQueue {
   // Bytes that the engine has consumed, from write-back memory. What the device wrote there is
   // believed only within what was submitted; otherwise the last good value counts.
   std::uint64_t consumed() const;
+  // A fence has told that the engine is past this byte count: the read pointer is written back
+  // now and then only, at the latest when the queue is empty (docs/hardware/choices.md D32).
+  void passed(std::uint64_t bytes) {
+    if (bytes > rptr_ && bytes <= wptr_) rptr_ = bytes;
+  }
   bool empty() const { return consumed() == wptr_; }
   unsigned index() const { return place_.queue; }
 
