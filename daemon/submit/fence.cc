@@ -9,8 +9,11 @@
 namespace gpuumd {
 
 void Fence::abandon() {
-  for (auto& [point, waiting] : std::exchange(waiting_, {}))
-    waiting.waiter(base::fail(base::Errc::kNotFound, "fence was destroyed"));
+  abandoned_ = true;
+  while (!waiting_.empty()) {  // one by one: a waiter may cancel others
+    auto node = waiting_.extract(waiting_.begin());
+    node.mapped().waiter(base::fail(base::Errc::kNotFound, "fence was destroyed"));
+  }
 }
 
 base::Result<void> Fence::promise(std::uint64_t point) {
@@ -52,6 +55,10 @@ std::optional<base::Errc> Fence::failure(std::uint64_t point) const {
 }
 
 Fence::WaiterId Fence::wait(std::uint64_t point, Waiter waiter) {
+  if (abandoned_) {
+    waiter(base::fail(base::Errc::kNotFound, "fence was destroyed"));
+    return 0;
+  }
   const auto id = next_waiter_++;
   waiting_.emplace(point, Waiting{id, std::move(waiter)});
   if (point <= reached_) {

@@ -51,7 +51,7 @@ class Fence {
   // once, from inside the call, when that is so already (then the id is 0).
   WaiterId wait(std::uint64_t point, Waiter waiter);
   void cancel(WaiterId id);
-  // Its owner has let go of it: waiters get kNotFound.
+  // Its owner has let go of it: waiters get kNotFound, now and later.
   void abandon();
 
  private:
@@ -65,6 +65,7 @@ class Fence {
   std::uint64_t reached_ = 0;
   std::optional<base::Errc> error_;
   std::uint64_t first_failed_ = 0;
+  bool abandoned_ = false;
   WaiterId next_waiter_ = 1;
   struct Waiting {
     WaiterId id;
