@@ -14,6 +14,8 @@ namespace {
 // two FENCEs (9); and the padding at the end.
 constexpr std::size_t kMaxCommandDwords = 24;
 constexpr std::size_t kIbAlignDwords = 8;
+// What one command moves that is not cut in parts: a slice with less room than this is full.
+constexpr std::uint64_t kMaxWholeBytes = sizeof(command::Write::data);
 
 std::optional<sdma::AtomicCode> atomic_code(const command::Atomic& atomic) {
   using enum command::AtomicOperation;
@@ -41,7 +43,7 @@ class Builder {
       : slice_(slice), out_(slice.ib), find_fence_(find_fence) {}
 
   bool full() const {
-    return slice_.bytes >= kSliceBytes ||
+    return slice_.bytes + kMaxWholeBytes > kSliceBytes ||
            slice_.ib.size() + kMaxCommandDwords + kIbAlignDwords > kIbDwords;
   }
 
@@ -57,7 +59,8 @@ class Builder {
   }
 
   base::Result<bool> operator()(command::Fill& fill) {
-    const auto bytes = std::min(fill.bytes, kSliceBytes - slice_.bytes);
+    // In whole dwords, whatever the copies before it have left.
+    const auto bytes = std::min(fill.bytes, base::align_down(kSliceBytes - slice_.bytes, 4));
     ordered();
     sdma::const_fill(out_, fill.to.value(), fill.pattern, sdma::FillSize::kDword, bytes);
     slice_.bytes += bytes;
@@ -121,10 +124,28 @@ class Builder {
   const FindFence& find_fence_;
 };
 
+// Header bits beside opcode and sub-opcode that a client's packet may set. None of those that leave
+// the VM (physical and system addresses, encryption) or that make an ATOMIC loop.
+constexpr std::uint32_t allowed_bits(sdma::Op op) {
+  switch (op) {
+    case sdma::Op::kNop:
+      return sdma::kMaxNopDwords << 16;
+    case sdma::Op::kFence:
+      return 7u << 16;  // MTYPE
+    case sdma::Op::kConstFill:
+      return 3u << 30;  // element size
+    case sdma::Op::kAtomic:
+      return 0x7Fu << 25;  // operation
+    default:
+      return 0;
+  }
+}
+
 // Dwords of the packet at the front of `ib`, or 0 when a client's IB may not hold it.
 std::uint64_t allowed_dwords(std::span<const std::uint32_t> ib) {
   const auto op = static_cast<sdma::Op>(ib[0] & 0xFF);
   const auto sub_op = (ib[0] >> 8) & 0xFF;
+  if ((ib[0] & ~0xFFFFu & ~allowed_bits(op)) != 0) return 0;
   if (op == sdma::Op::kTimestamp) return sub_op == 2 ? 3 : 0;
   if (sub_op != 0) return 0;
   switch (op) {
