@@ -223,14 +223,18 @@ bool Scheduler::run_queue(VmWork& vm, WorkQueue& queue) {
   if (lane == nullptr) return false;
   scratch_.clear();
   queue.build(scratch_);
-  if (scratch_.empty()) return true;  // waits or an error were taken
-  assert(check_ib(scratch_.ib).has_value());
+  if (scratch_.empty()) return true;                     // waits or an error were taken
+  if (const auto good = check_ib(scratch_.ib); !good) {  // a mistake of ours, kept off the engine
+    for (const auto& signal : scratch_.signals) signal.fence->fail(signal.point, good.error().code);
+    queue.break_queue(good.error().code);
+    return true;
+  }
 
   const auto slot = static_cast<unsigned>(std::countr_one(vm.used_slots_));
   vm.used_slots_ |= 1u << slot;
   std::memcpy(vm.ibs_.cpu + slot * kIbBytes, scratch_.ib.data(), scratch_.ib.size() * 4);
   const auto id = next_slice_++;
-  slices_.emplace(id, Flying{&vm, &queue, slot, scratch_.signals, scratch_.bytes});
+  slices_.emplace(id, Flying{&vm, &queue, slot, std::move(scratch_.signals), scratch_.bytes});
   ++vm.in_flight_;
   ++queue.in_flight;
   queue.lane = lane;
@@ -246,12 +250,14 @@ bool Scheduler::run_queue(VmWork& vm, WorkQueue& queue) {
 bool Scheduler::run_vm(VmWork& vm, bool others_wait) {
   if (vm.dead_ || (others_wait && !vm.lanes_.empty() && vm.in_flight_ > 0)) return false;
   bool any = false;
+  // Whoever had its turn longest ago comes first.
+  std::ranges::sort(vm.queues_, {}, &WorkQueue::last_turn);
   for (const bool high : {true, false})
     for (auto* queue : vm.queues_)
-      if (queue->high_priority() == high && queue->ready()) any |= run_queue(vm, *queue);
-  // The next time another queue is first.
-  if (vm.queues_.size() > 1)
-    std::rotate(vm.queues_.begin(), vm.queues_.begin() + 1, vm.queues_.end());
+      if (queue->high_priority() == high && queue->ready() && run_queue(vm, *queue)) {
+        queue->last_turn = ++turns_;
+        any = true;
+      }
   return any;
 }
 

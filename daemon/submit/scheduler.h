@@ -159,6 +159,7 @@ class Scheduler {
   std::list<WorkQueue> queues_;
   std::unordered_map<SliceId, Flying> slices_;
   SliceId next_slice_ = 1;
+  std::uint64_t turns_ = 0;  // of queues
   struct Leaving {
     WorkQueue* queue;
     std::move_only_function<void()> gone;

@@ -47,9 +47,10 @@ class WorkQueue {
   bool broken() const { return broken_.has_value(); }
   std::optional<base::Errc> broken_by() const { return broken_; }
 
-  // Of the scheduler: where its slices are, so that they stay in order.
+  // Of the scheduler: where its slices are, so that they stay in order, and whose turn it is.
   Lane* lane = nullptr;
   unsigned in_flight = 0;
+  std::uint64_t last_turn = 0;  // when it was served last
 
  private:
   void fail_signals();
