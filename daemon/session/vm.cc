@@ -361,13 +361,24 @@ void Vm::map_window(const std::shared_ptr<Mapping>& mapping, base::GpuVa first, 
   for (auto& plan : plans) table_->map(std::move(plan), *update);
   ++pending_;
   ++windows_;
-  context_.gpu.table_writer().write(
-      *update, [this, update, mapping, done = std::move(done)](base::Result<void> written) mutable {
-        --pending_;
-        --windows_;
-        done(std::move(written));
-        end_if_quiet();
-      });
+  auto end_window = [this, mapping, done = std::move(done)](base::Result<void> result) mutable {
+    --pending_;
+    --windows_;
+    done(std::move(result));
+    end_if_quiet();
+  };
+  context_.gpu.table_writer().write(*update, [this, update, end_window = std::move(end_window)](
+                                                 base::Result<void> written) mutable {
+    // Absent pages need no flush, but a table that became full was merged into one leaf of its
+    // parent, and hubs may still go through the table.
+    if (!written || !update->needs_flush()) return end_window(std::move(written));
+    context_.gpu.flushes().submit(
+        FlushTarget::client(binding_.vmid), FlushType::kHeavy, update->stale,
+        [this, update, end_window = std::move(end_window)](base::Result<void> flushed) mutable {
+          if (flushed) table_->flushed(std::move(*update));
+          end_window(std::move(flushed));
+        });
+  });
 }
 
 std::uint64_t Vm::mapped_bytes() const {
