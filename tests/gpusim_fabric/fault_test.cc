@@ -55,14 +55,14 @@ TEST_F(Fault, D46_NobodyHasThatId) {
   EXPECT_EQ(*pod.run("fabric.counters").number("no_target"), 1u);
 }
 
-TEST_F(Fault, D24_APeerOutsideTheVirtualPodIsRefused) {
+TEST_F(Fault, D46_APeerOutsideTheVirtualPodIsRefused) {
   pod.run("psp.config", {{"gpu", "1"}, {"vpod_id", "2"}});
   pod[0].submit_copy(Node::buffer_va(), kMc + kLocal, 64);
   expect_stopped(0, npa());
   EXPECT_EQ(*pod.run("fabric.counters").number("outsiders"), 1u);
 }
 
-TEST_F(Fault, D24_MembershipHoldsInBothDirections) {
+TEST_F(Fault, D46_MembershipHoldsInBothDirections) {
   const std::uint32_t only_self = 1u << pod[1].id();
   pod.run("psp.config", {{"gpu", "1"}, {"active0", std::to_string(only_self)}});
   EXPECT_EQ(pod[0].copy(Node::buffer_va(), kMc + kLocal, 64), kReadNack);
