@@ -95,6 +95,10 @@ TEST_F(Linked, CopiesInBothDirections) {
   near[0].submit_copy(kMc + kBuffer, Node::buffer_va(2 * kBytes), kBytes);
   near.settle();
   stop();
+  const ScenarioValues links = near.run("fabric.links");
+  EXPECT_EQ(*links.number("open"), 1u);
+  EXPECT_GE(*links.number("by_reference"), 32u) << "data goes from memory to memory";
+  EXPECT_EQ(*links.number("timeouts"), 0u);
   for (std::uint64_t i = 0; i < kBytes; i += 8) {
     ASSERT_EQ(near[0].get<std::uint64_t>(kLocal + i), pattern(i)) << i;
     ASSERT_EQ(far[0].get<std::uint64_t>(kBuffer + 2 * kBytes + i), ~pattern(i)) << i;
@@ -199,7 +203,9 @@ TEST(Link, GarbageEndsTheLink) {
   send([](LinkHeader& h) { h.type = 2; });  // an access before any state
   send([](LinkHeader& h) { h.type = 1; });  // a state without GPUs
   send([](LinkHeader& h) { h.type = 1; }, sizeof(LinkHeader) + sizeof(LinkGpu));  // no descriptor
+  EXPECT_EQ(*pod.run("fabric.links").number("bad_messages"), 6u);
   send([](LinkHeader&) {}, 10);
+  EXPECT_EQ(*pod.run("fabric.links").number("open"), 0u);
 }
 
 }  // namespace

@@ -23,8 +23,14 @@ std::unique_ptr<Nht> make_firmware(Gpu& gpu) {
 
 class LocalSwitch final : public PodSwitch {
  public:
-  LocalSwitch(const ModelClock& clock, ScenarioHooks& hooks) : fabric_(clock, &hooks) {}
+  LocalSwitch(const ModelClock& clock, ScenarioHooks& hooks)
+      : hooks_(hooks), fabric_(clock, &hooks) {
+    hooks_.add(
+        ScenarioHooks::kPod, kLinks, "links to other processes and what went over them",
+        [this](const ScenarioValues&) -> base::Result<ScenarioValues> { return counters(); });
+  }
   ~LocalSwitch() override {
+    hooks_.remove(ScenarioHooks::kPod, kLinks);
     if (listener_) ::unlink(path_.c_str());
   }
 
@@ -70,6 +76,27 @@ class LocalSwitch final : public PodSwitch {
     const auto first = static_cast<unsigned>((links_.size() + 1) * 2 * kLinkMostGpus);
     links_.push_back(std::make_unique<FabricLink>(std::move(socket), fabric_, gpus_, first));
   }
+  ScenarioValues counters() const {
+    LinkCounters all;
+    std::uint64_t open = 0;
+    for (const auto& link : links_) {
+      const LinkCounters& one = link->counters();
+      open += link->open() ? 1 : 0;
+      all.asked += one.asked;
+      all.served += one.served;
+      all.by_reference += one.by_reference;
+      all.timeouts += one.timeouts;
+      all.bad_messages += one.bad_messages;
+    }
+    ScenarioValues values;
+    values.set("open", open);
+    values.set("asked", all.asked);
+    values.set("served", all.served);
+    values.set("by_reference", all.by_reference);
+    values.set("timeouts", all.timeouts);
+    values.set("bad_messages", all.bad_messages);
+    return values;
+  }
   bool accept() {
     if (!listener_) return false;
     base::UniqueFd socket(
@@ -79,6 +106,9 @@ class LocalSwitch final : public PodSwitch {
     return true;
   }
 
+  static constexpr const char* kLinks = "fabric.links";
+
+  ScenarioHooks& hooks_;
   FabricSwitch fabric_;
   std::vector<std::unique_ptr<Nht>> firmware_;
   std::vector<Gpu*> gpus_;
