@@ -1,0 +1,245 @@
+// Two nodes of a pod: export, import, remote copies, revoke.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/whole/child.h"
+#include "tests/whole/client.h"
+
+namespace whole {
+namespace {
+
+using namespace gpuumd;
+
+constexpr std::uint64_t kSize = 8 << 20;
+
+class Fabric : public System {
+ protected:
+  void start_pod() { start({.gpus = 2, .model = {}, .daemon = {"--no-same-host"}}); }
+
+  // A buffer of node 0 that holds `data`, exported.
+  struct Exported {
+    Buffer buffer;
+    Handle handle;
+  };
+  Exported export_data(Device& device, Space& space, const std::vector<std::byte>& data) {
+    auto buffer = vram(device, data.size());
+    must(space.vm.map(kVa, buffer, 0, data.size(), kReadWrite));
+    must(space.staging.upload(kVa, data, Wait(30s)));
+    auto handle = must(buffer.export_handle());
+    return {std::move(buffer), handle};
+  }
+};
+
+TEST_F(Fabric, AnImportIsCopiedOverTheFabricIdentical) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a), space_b = Space::make(b);
+  const auto data = random_bytes(kSize, 3);
+  auto exported = export_data(a, space_a, data);
+
+  auto import = must(b.import_handle(exported.handle, Wait(20s)));
+  EXPECT_EQ(import.bytes(), kSize);
+  auto local = vram(b, kSize);
+  must(space_b.vm.map(kVa, import, 0, kSize, GPUUMD_BIND_READ));
+  must(space_b.vm.map(2 * kVa, local, 0, kSize, kReadWrite));
+  must(space_b.copy(2 * kVa, kVa, kSize));
+  EXPECT_TRUE(space_b.read(2 * kVa, kSize) == data);
+}
+
+TEST_F(Fabric, UAL_4_TheSameHandleIsTheSameObjectAndExportGivesItAgain) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  auto exported = export_data(a, space_a, random_bytes(1 << 20, 4));
+  const auto again = must(exported.buffer.export_handle());
+  EXPECT_EQ(again.text(), exported.handle.text());
+  auto first = must(b.import_handle(exported.handle, Wait(20s)));
+  auto second = must(b.import_handle(exported.handle, Wait(20s)));
+  EXPECT_EQ(first.id(), second.id());
+}
+
+TEST_F(Fabric, HandlesOfNobodyAndOfFreedBuffersAreNotFound) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  Handle handle;
+  {
+    auto exported = export_data(a, space_a, random_bytes(1 << 20, 5));
+    handle = exported.handle;
+    must(space_a.vm.unmap(kVa, 1 << 20));
+  }
+  auto freed = b.import_handle(handle, Wait(20s));
+  ASSERT_FALSE(freed);
+  EXPECT_EQ(freed.error().status, GPUUMD_NOT_FOUND);
+  handle.raw.hi ^= 1;
+  auto nobody = b.import_handle(handle, Wait(20s));
+  ASSERT_FALSE(nobody);
+  EXPECT_EQ(nobody.error().status, GPUUMD_NOT_FOUND);
+}
+
+TEST_F(Fabric, A2_HalfAHandleOpensNothing) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  auto exported = export_data(a, space_a, random_bytes(1 << 20, 6));
+  auto good = must(b.import_handle(exported.handle, Wait(20s)));
+  auto half = exported.handle;
+  half.raw.hi ^= 0x8000;
+  auto refused = b.import_handle(half, Wait(20s));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, GPUUMD_NOT_FOUND);
+}
+
+TEST_F(Fabric, UAL_2_FreedWhileBeingCopiedItIsRevokedAndNothingElseSuffers) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  auto loop = Space::make(b), other = Space::make(b);
+  const auto data = random_bytes(kSize, 7);
+  auto exported = std::make_optional(export_data(a, space_a, data));
+  auto import = must(b.import_handle(exported->handle, Wait(20s)));
+  auto target = vram(b, kSize);
+  must(loop.vm.map(kVa, import, 0, kSize, GPUUMD_BIND_READ));
+  must(loop.vm.map(2 * kVa, target, 0, kSize, kReadWrite));
+  auto own = vram(b, kSize);
+  must(other.vm.map(kVa, own, 0, kSize, kReadWrite));
+  must(other.staging.upload(kVa, data, Wait(30s)));
+
+  std::atomic<int> copies{0};
+  gpuumd_status ended = GPUUMD_OK;
+  std::thread copier([&] {
+    for (int n = 0; n < 100000; ++n) {
+      const auto done = loop.copy(2 * kVa, kVa, kSize);
+      if (!done) {
+        ended = done.error().status;
+        return;
+      }
+      copies.fetch_add(1);
+    }
+  });
+  ASSERT_TRUE(eventually([&] { return copies.load() >= 3; }));
+  must(space_a.vm.unmap(kVa, kSize));
+  exported.reset();  // A frees it while B copies
+  copier.join();
+  EXPECT_EQ(ended, GPUUMD_REVOKED);
+  EXPECT_TRUE(wait_event(client_b, GPUUMD_EVENT_REVOKED));
+  // B's other work goes on, and so does A with the memory that came back.
+  EXPECT_TRUE(other.read(kVa, kSize) == data);
+  auto reused = vram(a, kSize);
+  must(space_a.vm.map(kVa, reused, 0, kSize, kReadWrite));
+  EXPECT_TRUE(space_a.read(kVa, kSize) == std::vector<std::byte>(kSize));
+  EXPECT_TRUE(
+      eventually([&] { return number(0, GPUUMD_QUERY_STATUS, {"buffers", "freed"}) >= 1; }));
+}
+
+TEST_F(Fabric, UAL_1_AnExportersDeathRevokesItsImports) {
+  start_pod();
+  auto client_b = connect(1);
+  auto b = open(client_b);
+  auto space_b = Space::make(b);
+  const auto dir = runtime_dir(0);
+  Child exporter([&](const Child::Say& say) {
+    auto client = must(Client::connect(dir, "exporter", 20s));
+    auto device = must(client.open_device(0u));
+    auto space = Space::make(device);
+    auto buffer = vram(device, kSize);
+    must(space.vm.map(kVa, buffer, 0, kSize, kReadWrite));
+    must(space.staging.upload(kVa, random_bytes(kSize, 8), Wait(30s)));
+    say(must(buffer.export_handle()).text());
+    ::pause();
+    return 0;
+  });
+  const auto text = exporter.line();
+  ASSERT_TRUE(text);
+  auto import = must(b.import_handle(must(Handle::parse(*text)), Wait(20s)));
+  auto local = vram(b, kSize);
+  must(space_b.vm.map(kVa, import, 0, kSize, GPUUMD_BIND_READ));
+  must(space_b.vm.map(2 * kVa, local, 0, kSize, kReadWrite));
+  must(space_b.copy(2 * kVa, kVa, kSize));
+  EXPECT_TRUE(space_b.read(2 * kVa, kSize) == random_bytes(kSize, 8));
+
+  exporter.kill();
+  EXPECT_TRUE(wait_event(client_b, GPUUMD_EVENT_REVOKED));
+  EXPECT_EQ(must(import.state()), GPUUMD_REVOKED);
+  const auto late = space_b.copy(2 * kVa, kVa, kSize);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().status, GPUUMD_REVOKED);
+}
+
+TEST_F(Fabric, ADescriptorElsewhereKeepsAnExportOfADeadClient) {
+  start_pod();
+  auto client_b = connect(1);
+  auto b = open(client_b);
+  auto space_b = Space::make(b);
+  auto holder_client = connect(0, "holder");
+  auto holder_device = open(holder_client);
+  int sockets[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
+  base::UniqueFd ours(sockets[0]), theirs(sockets[1]);
+  const auto dir = runtime_dir(0);
+  Child exporter([&](const Child::Say& say) {
+    auto client = must(Client::connect(dir, "exporter", 20s));
+    auto device = must(client.open_device(0u));
+    auto space = Space::make(device);
+    auto buffer = vram(device, kSize);
+    must(space.vm.map(kVa, buffer, 0, kSize, kReadWrite));
+    must(space.staging.upload(kVa, random_bytes(kSize, 9), Wait(30s)));
+    send_fd(theirs.get(), must(buffer.share()));
+    say(must(buffer.export_handle()).text());
+    ::pause();
+    return 0;
+  });
+  const auto text = exporter.line();
+  ASSERT_TRUE(text);
+  base::UniqueFd descriptor(receive_fd(ours.get()));
+  ASSERT_TRUE(descriptor);
+  auto import = must(b.import_handle(must(Handle::parse(*text)), Wait(20s)));
+  auto local = vram(b, kSize);
+  must(space_b.vm.map(kVa, import, 0, kSize, GPUUMD_BIND_READ));
+  must(space_b.vm.map(2 * kVa, local, 0, kSize, kReadWrite));
+  exporter.kill();
+  ASSERT_TRUE(eventually([&] { return number(0, GPUUMD_QUERY_STATUS, {"sessions"}) == 1; }));
+  must(space_b.copy(2 * kVa, kVa, kSize));
+  EXPECT_TRUE(space_b.read(2 * kVa, kSize) == random_bytes(kSize, 9));
+
+  descriptor.reset();  // the last holder lets go
+  EXPECT_TRUE(wait_event(client_b, GPUUMD_EVENT_REVOKED));
+}
+
+TEST_F(Fabric, A13_TheLastCloseGivesTheMemoryBackToTheExporter) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  auto exported = export_data(a, space_a, random_bytes(1 << 20, 10));
+  const auto importers = [&] {
+    return must(client_a.query(GPUUMD_QUERY_EXPORTS, 0)).find("\"importers\":1") !=
+           std::string::npos;
+  };
+  {
+    auto import = must(b.import_handle(exported.handle, Wait(20s)));
+    EXPECT_TRUE(eventually(importers));
+  }
+  EXPECT_TRUE(eventually([&] { return !importers(); }));
+}
+
+TEST_F(Fabric, ImportOfALocalHandleIsRefusedByNameWithoutTheShortCut) {
+  start_pod();
+  auto client = connect(0);
+  auto device = open(client);
+  auto space = Space::make(device);
+  auto exported = export_data(device, space, random_bytes(1 << 20, 11));
+  auto import = device.import_handle(exported.handle, Wait(20s));
+  ASSERT_FALSE(import);
+  EXPECT_EQ(import.error().status, GPUUMD_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace whole
