@@ -2,9 +2,9 @@
 // (FH-1, FH-2, FH-5). Device thread.
 //
 // Stages: drain, de-duplicate, resolve, populate (allocate and clear), write entries, acknowledge.
-// There is no flush: an absent page becomes present, and invalid entries are never cached
-// (docs/hardware/choices.md D15, D22). Each fault ends with its CAM entry freed, on every path
-// (C3).
+// An absent page that becomes present needs no flush, since invalid entries are never cached
+// (docs/hardware/choices.md D15, D22); Vm::map_window() flushes when a table was merged. Each fault
+// ends with its CAM entry freed, on every path (errata C3).
 #pragma once
 
 #include <array>
