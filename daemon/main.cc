@@ -56,15 +56,15 @@ int run(const DaemonConfig& config) {
     std::fprintf(stderr, "gpuumd: %s\n", valid.error().message().c_str());
     return kUsage;
   }
-  set_up_logging(config.log_level);
-  if (auto ready = prepare_runtime_dir(config.runtime_dir); !ready) return fail(ready.error());
-
-  // Threads inherit the mask, so the signals come to sigwait() below and nowhere else.
+  // Before the first thread, the logger's: threads inherit the mask, so the signals come to
+  // sigwait() below and nowhere else.
   sigset_t signals;
   sigemptyset(&signals);
   for (const int number : {SIGTERM, SIGINT}) sigaddset(&signals, number);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  set_up_logging(config.log_level);
+  if (auto ready = prepare_runtime_dir(config.runtime_dir); !ready) return fail(ready.error());
 
   SpinCensus census;
   std::unique_ptr<ControlThread> control;  // set once it runs; devices tell it about changes
