@@ -75,6 +75,13 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
     return app.exit(help);
+  } catch (const CLI::RequiredError& error) {
+    // What is no verb is left over, and not what CLI11 complains about first.
+    const auto left = app.remaining();
+    const std::string what =
+        left.empty() ? error.what() : "no such verb or option: " + left.front();
+    std::fprintf(stderr, "gpuctl: %s (gpuctl --help)\n", what.c_str());
+    return kUsage;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "gpuctl: %s (gpuctl --help)\n", error.what());
     return kUsage;
