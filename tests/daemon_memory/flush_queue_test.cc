@@ -38,7 +38,7 @@ class FlushQueueTest : public ::testing::Test {
   std::vector<base::Error> errors;
 };
 
-// docs/hardware/vmhub.md "Invalidate (CPU path)", to the letter.
+// docs/hardware/vmhub.md "Sequences", to the letter.
 TEST_F(FlushQueueTest, MmhubSequence) {
   f.io.values[f.cid2(f.hubs[0])] = 0x1;
   f.io.values[f.cid2(f.hubs[1])] = 0x2;

@@ -18,7 +18,7 @@ struct GpuBars {
   std::uint64_t doorbell_address = 0;    // of BAR 2 on the bus
 };
 
-// Checks vendor and class (docs/hardware/pci.md, "Identity"), opens BARs 0 and 2, and switches
+// Checks vendor and class (docs/hardware/pci.md, "The function"), opens BARs 0 and 2, and switches
 // memory space on and bus mastering off. kUnsupported names what is not as it should be.
 base::Result<GpuBars> set_up_pci(vfio::PciDevice& device);
 

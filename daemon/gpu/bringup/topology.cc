@@ -18,7 +18,7 @@ using discovery::Version;
 constexpr unsigned kMaxInstances = 32;  // of one block: HubSet's bits
 constexpr unsigned kMaxSdmaPerXcc = 2;  // as many as the register layout is known for
 
-// What the driver needs of a block (docs/hardware/discovery.md, "What the target reports").
+// What the driver needs of a block (docs/hardware/discovery.md, "Blocks").
 struct Need {
   HardwareId id;
   const char* name;

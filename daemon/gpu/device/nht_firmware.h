@@ -1,5 +1,5 @@
-// The mailbox of the nHT firmware: load the metadata table, halt (docs/hardware/nht.md, "Firmware
-// mailbox"). Device thread; each wait is a state with a deadline.
+// The mailbox of the nHT firmware: load the metadata table, halt (docs/hardware/nht.md, "Mailbox").
+// Device thread; each wait is a state with a deadline.
 #pragma once
 
 #include <functional>

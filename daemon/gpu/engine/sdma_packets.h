@@ -1,4 +1,4 @@
-// SDMA packets, as this driver builds them (docs/hardware/sdma.md, "Packet bodies"). First reading:
+// SDMA packets, as this driver builds them (docs/hardware/sdma.md, "Packets"). First reading:
 // the model decodes with definitions of its own, and tests/contract compares the two.
 //
 // Addresses are those of the VMID that executes the packet. Each function appends one packet.

@@ -1,5 +1,5 @@
 // One hardware queue of an SDMA instance: its ring, its pointers, its doorbell
-// (docs/hardware/sdma.md, "Ring bring-up"). Device thread.
+// (docs/hardware/sdma.md, "Registers of an SDMA instance"). Device thread.
 #pragma once
 
 #include <cstdint>

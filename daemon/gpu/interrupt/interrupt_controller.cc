@@ -64,8 +64,8 @@ InterruptController::InterruptController(const RegisterBlock& osssys, const Regi
 void InterruptController::acknowledge(std::uint16_t cam_index) {
   // The register, not the doorbell: a doorbell is a word in memory to whoever watches it, so of two
   // stores in a row the first may be lost, and with it a CAM entry for a second.
-  osssys_.write(base::Value<osssys::IH_RETRY_CAM_ACK>().with<osssys::IH_RETRY_CAM_ACK::INDEX>(
-      cam_index));
+  osssys_.write(
+      base::Value<osssys::IH_RETRY_CAM_ACK>().with<osssys::IH_RETRY_CAM_ACK::INDEX>(cam_index));
 }
 
 void InterruptController::handle(IvClient client, std::uint8_t source, Handler handler) {
@@ -85,7 +85,7 @@ Step InterruptController::step(vfio::PciDevice& device) {
   return step;
 }
 
-// The order of docs/hardware/ih.md, "Initialisation sequence".
+// The order of docs/hardware/ih.md, "Set-up".
 base::Result<void> InterruptController::set_up(vfio::PciDevice& device) {
   if (auto good = check(memory_); !good) return good;
   disable_rings();

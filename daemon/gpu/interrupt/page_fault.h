@@ -1,4 +1,4 @@
-// A page fault as the interrupt vector of a hub tells it (docs/hardware/ih.md, "Page-fault IV").
+// A page fault as the interrupt vector of a hub tells it (docs/hardware/ih.md, "Vector").
 #pragma once
 
 #include <cstdint>

@@ -121,7 +121,7 @@ void FlushQueue::request(Hub& hub) {
   hub.step = Step::kAcknowledge;
 }
 
-// One step of a hub's sequence (docs/hardware/vmhub.md "Invalidate"). True when it is at its end.
+// One step of a hub's sequence (docs/hardware/vmhub.md "Sequences"). True when it is at its end.
 bool FlushQueue::advance(Hub& hub) {
   const RegisterBlock& registers = hub.hub.registers;
   if (hub.step == Step::kSemaphore) {

@@ -19,7 +19,7 @@ namespace gpuumd {
 using vm_hub::FlushType;
 
 // Whose translations: a client's VMID lives on every GFXHUB, the NPA VMID on every MMHUB, VMID 0 on
-// all (docs/hardware/vmhub.md "Who translates where").
+// all (docs/hardware/vmhub.md).
 class FlushTarget {
  public:
   static FlushTarget client(base::Vmid vmid) { return {vmid, true, false}; }

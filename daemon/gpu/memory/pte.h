@@ -50,7 +50,7 @@ using Pde = base::Value<PDE>;
 inline constexpr std::uint64_t kPhysicalBits = 52;  // of an address in an entry, and of the bus
 inline constexpr std::uint64_t kPhysicalEnd = std::uint64_t{1} << kPhysicalBits;
 
-// What an entry without a translation says (docs/hardware/gpuvm.md "V/S/C/T decoding"; at every
+// What an entry without a translation says (docs/hardware/gpuvm.md "What an entry says"; at every
 // level, docs/hardware/choices.md D12).
 inline constexpr std::uint64_t kRetryEntry = 0;      // retried while the context allows it
 inline constexpr std::uint64_t kNoRetryEntry = 0x6;  // S + C: the fault is final

@@ -93,7 +93,7 @@ struct DOORBELL_ACCESS_EN_PF : base::Reg<2, 0x1F7> {
   static constexpr std::uint32_t kAll = 0x000FFFFF;
 };
 
-// Where doorbells lie in their BAR, in dwords (docs/hardware/pci.md, "Doorbell layout").
+// Where doorbells lie in their BAR, in dwords (docs/hardware/pci.md, "Doorbells").
 inline constexpr std::uint32_t kIhRing0Doorbell = 0x340;
 inline constexpr std::uint32_t kIhRing1Doorbell = 0x342;
 inline constexpr std::uint32_t kRetryCamDoorbell = 0x344;

@@ -1,4 +1,4 @@
-// Mailbox of the nHT firmware. First reading of docs/hardware/nht.md, "Firmware mailbox". The
+// Mailbox of the nHT firmware. First reading of docs/hardware/nht.md, "Mailbox". The
 // registers are named by SMN byte address; a RegisterBlock at smn_bases() reaches them, since SMN
 // byte 4 x n is the register at absolute dword n (docs/hardware/choices.md D37).
 #pragma once

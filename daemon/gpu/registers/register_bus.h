@@ -1,5 +1,5 @@
 // RegisterIo over the register BAR: dwords inside it directly, all others through NBIO's SMN window
-// (docs/hardware/pci.md, "Indirect access").
+// (docs/hardware/pci.md, "SMN window").
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Registers of one SDMA instance. First reading of docs/hardware/sdma.md, "Ring registers".
+// Registers of one SDMA instance. First reading of docs/hardware/sdma.md, "Registers of an SDMA
+// instance".
 //
 // An instance lies in its XCC's GC block; sdma::bases() gives its place. Registers of a queue are
 // rows: index n is the queue.
