@@ -1,4 +1,4 @@
-// A buffer: memory that clients own, bind, export and share (docs/architecture.md "Objects").
+// A buffer: memory that clients own, bind, export and share (docs/architecture.md "Who owns what").
 // Device thread.
 //
 // A buffer lives while anyone refers to it: a session's handle, a mapping, a descriptor, an export

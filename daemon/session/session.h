@@ -1,6 +1,6 @@
-// One session: a connection's objects on one GPU (docs/architecture.md "Objects"). It carries out
-// what daemon/ipc has checked for shape, checks the rest, and gives everything up when the client
-// goes. Device thread.
+// One session: a connection's objects on one GPU (docs/architecture.md "Who owns what"). It carries
+// out what daemon/ipc has checked for shape, checks the rest, and gives everything up when the
+// client goes. Device thread.
 #pragma once
 
 #include <cstdint>
