@@ -17,7 +17,8 @@ namespace fabric {
 
 // Bytes to be stored at a remote address: 4, 8 or 64.
 struct RemoteStore {
-  Npa at;  // complete: receiver's id in 50:41, or a doorbell (docs/hardware/nht.md, "Doorbells")
+  Npa at;  // complete: receiver's id in 50:41, or a doorbell (docs/hardware/nht.md, "Sender's
+           // addresses")
   std::uint8_t size = 0;
   std::array<std::byte, 64> bytes{};
 };
