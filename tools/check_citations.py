@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks that each page and each id that code, tests or pages cite exists.
 
-- a path docs/....md in any tracked text file is a tracked file;
+- a path docs/....md in any tracked text file is a tracked file, and a section that a comment cites
+  with it (docs/page.md "Section") is one of its headings or the beginning of one;
 - an id of docs/requirements.md (FH-3, VMB-4, in a test name VMB_4_) is a row there;
 - a decision D2.., a rule U01.., a defect A1.. or C1.. in a test name is defined in its page of
   docs/hardware/;
@@ -44,8 +45,15 @@ for number, line in enumerate(text_of("docs/requirements.md").split("\n"), 1):
         if cited not in tests:
             problems.append(f"docs/requirements.md:{number}: no test {cited}")
 
+headings = {name: re.findall(r"^#+ +(.*)$", text_of(name), re.M) for name in files
+            if name.startswith("docs/")}
 for name in files:
     text = text_of(name)
+    # A citation may go over the end of a line of a comment.
+    joined = re.sub(r"\s*\n\s*(?://|\*|#)? *", " ", text)
+    for page, section in re.findall(r"\b(docs/[\w./-]+\.md),? \"([^\"]+)\"", joined):
+        if not any(heading.startswith(section) for heading in headings.get(page, [section])):
+            problems.append(f"{name}: no section \"{section}\" in {page}")
     for number, line in enumerate(text.split("\n"), 1):
         where = f"{name}:{number}"
         for page in re.findall(r"\bdocs/[\w./-]+\.md\b", line):
