@@ -82,8 +82,8 @@ class InterruptTest : public testing::Test {
   }
   std::vector<Doorbell>& rung() { return doorbells_.state().doorbells; }
   std::size_t acknowledged(std::uint16_t cam) {
-    return static_cast<std::size_t>(std::ranges::count(
-        io_.writes(), fake::FakeRegisterIo::Access{true, kIh + kCamAck, cam}));
+    return static_cast<std::size_t>(
+        std::ranges::count(io_.writes(), fake::FakeRegisterIo::Access{true, kIh + kCamAck, cam}));
   }
 
   fake::FakeRegisterIo io_;

@@ -16,8 +16,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// INTERRUPT_CNTL2 holds bits 39:8 of the page for the interrupt's dummy read (docs/hardware/pci.md);
-// 1 TiB of bus addresses is enough for everything else as well.
+// INTERRUPT_CNTL2 holds bits 39:8 of the page for the interrupt's dummy read
+// (docs/hardware/pci.md); 1 TiB of bus addresses is enough for everything else as well.
 constexpr unsigned kBusBits = 40;
 
 // A step that ends when a callback says so.

@@ -44,9 +44,9 @@ class HostMemory {
   ~HostMemory();
 
   struct Request {
-    const char* name = "gpuumd";  // shown in /proc
-    std::uint64_t bytes = 0;      // rounded up to 4 KiB, or to 2 MiB for huge pages
-    bool huge = true;             // wish for huge pages; worth it from 2 MiB on
+    const char* name = "gpuumd";   // shown in /proc
+    std::uint64_t bytes = 0;       // rounded up to 4 KiB, or to 2 MiB for huge pages
+    bool huge = true;              // wish for huge pages; worth it from 2 MiB on
     int seals = base::kSizeSeals;  // without F_SEAL_SEAL the asker adds more later
   };
   // Pages are taken piece by piece before `done`, so that a shortage is an answer now and never a
