@@ -6,6 +6,25 @@
 
 set(GPUUMD_WARNINGS -Wall -Wextra -Werror -Wmissing-declarations -Wnon-virtual-dtor)
 
+# Most of a build from nothing is parsing the standard library. With this it is parsed once for all;
+# off where one develops, because a source then compiles without an #include that it needs.
+option(GPUUMD_PRECOMPILED "Precompile the standard library's headers" OFF)
+if(GPUUMD_PRECOMPILED)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "")
+  add_library(gpuumd_precompiled OBJECT ${CMAKE_BINARY_DIR}/precompiled.cc)
+  target_precompile_headers(gpuumd_precompiled PRIVATE
+    <algorithm> <array> <atomic> <bit> <cassert> <cerrno> <charconv> <chrono> <cstddef> <cstdint>
+    <cstring> <deque> <expected> <functional> <list> <map> <memory> <mutex> <optional> <set> <span>
+    <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+endif()
+
+# gpuumd_quicken(library): its sources use the precompiled headers, if there are any.
+function(gpuumd_quicken target)
+  if(GPUUMD_PRECOMPILED)
+    target_precompile_headers(${target} REUSE_FROM gpuumd_precompiled)
+  endif()
+endfunction()
+
 # gpuumd_layer_includes(target scope folder...): gives the target the include paths of folders.
 function(gpuumd_layer_includes target scope)
   set(root ${CMAKE_BINARY_DIR}/layers/${target})
@@ -26,6 +45,7 @@ function(gpuumd_layer name)
     add_library(${name} STATIC ${arg_SOURCES})
     target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
     target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_PRIVATE_LINKS})
+    gpuumd_quicken(${name})
     gpuumd_layer_includes(${name} PUBLIC ${arg_FOLDER})
   else()
     add_library(${name} INTERFACE)
