@@ -111,7 +111,7 @@ wait_end() {
 input=
 while [ $# -gt 0 ]; do
   case $1 in
-  --bin) bin=${2:?--bin needs a directory}; shift ;;
+  --bin) [ $# -gt 1 ] || usage; bin=$2; shift ;;
   -*) usage ;;
   *) [ -z "$input" ] || usage; input=$1 ;;
   esac
@@ -130,15 +130,15 @@ if [ -z "$bin" ]; then
   "$source_dir/tools/setup.sh"
   log=$(mktemp)
   export CCACHE_BASEDIR=$source_dir CCACHE_NOHASHDIR=1
-  if ! { cd "$source_dir" && cmake --preset release &&
-    cmake --build --preset release --target gpusim gpuumd gpuctl demo_exporter demo_importer; } \
+  if ! { cd "$source_dir" && cmake --preset demo &&
+    cmake --build --preset demo --target gpusim gpuumd gpuctl demo_exporter demo_importer; } \
     >"$log" 2>&1; then
     grep -E 'error|FAILED|CMake Error' "$log" | head -n 20 >&2 || tail -n 20 "$log" >&2
     rm -f "$log"
     fail "the build"
   fi
   rm -f "$log"
-  bin=$source_dir/build/release/bin
+  bin=$source_dir/build/demo/bin
   say "built in $SECONDS s: $bin"
 fi
 for program in gpusim gpuumd gpuctl demo_exporter demo_importer; do
@@ -230,6 +230,15 @@ sed 's/^/  A: /' "$work/logs/exporter"
 heading "node B: imports the handle, copies over the fabric, reads its own GPU"
 if [ "$(id -u)" -eq 0 ]; then
   say "  B is user $UID_B in its own directory$([ ${#hidden[@]} -gt 0 ] && echo ', in a mount namespace without the input, A and the model')"
+  # A look as B at what it must not see. FILE is out of its sight only in a mount namespace.
+  secret=("$work/node-a/digest" "$work/logs/exporter" "$work/gpusim/control.sock")
+  if [ -n "$input" ] && [ ${#hidden[@]} -gt 0 ]; then secret+=("$input"); fi
+  for path in "${secret[@]}"; do
+    b_sees() { "$@" sh -c '[ -S "$1" ] || [ "$(head -c 1 "$1" | wc -c)" -gt 0 ]' look "$path" 2>/dev/null; }
+    b_sees || fail "$path: empty, so that B does not see it would say nothing"
+    if b_sees "${as_b[@]}"; then fail "B can open $path"; fi
+  done
+  say "  tried as B: none of that can be opened"
 else
   say "  B has its own directory; not run as root, so it is the same user as A"
 fi
