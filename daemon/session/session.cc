@@ -15,6 +15,12 @@ namespace {
 // A wait longer than this is a mistake in units.
 constexpr auto kLongestWait = std::chrono::hours(24);
 
+// What the client says, in a range that can be added to a point in time.
+Duration bounded(std::uint64_t timeout_ns) {
+  const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(kLongestWait);
+  return std::chrono::nanoseconds(std::min(timeout_ns, static_cast<std::uint64_t>(limit.count())));
+}
+
 std::string object_text(ObjectId id) { return "object " + std::to_string(id.value()); }
 
 std::uint32_t kind_of(const Buffer& buffer) {
@@ -214,15 +220,13 @@ void Session::on(RequestId id, const request::WaitFence& what) {
         reply(id, reply::FenceReached{*value});
       });
   if (waiter == 0) return;
-  const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(kLongestWait);
-  const std::chrono::nanoseconds timeout(
-      std::min<std::uint64_t>(what.timeout_ns, static_cast<std::uint64_t>(limit.count())));
-  auto timer = device_.gpu().reactor().after(timeout, "fence wait", [this, id, wait] {
-    auto node = waits_.extract(wait);
-    if (node.empty()) return;
-    node.mapped().fence->cancel(node.mapped().waiter);
-    reply(id, base::fail(base::Errc::kTimeout, "wait for a fence"));
-  });
+  auto timer =
+      device_.gpu().reactor().after(bounded(what.timeout_ns), "fence wait", [this, id, wait] {
+        auto node = waits_.extract(wait);
+        if (node.empty()) return;
+        node.mapped().fence->cancel(node.mapped().waiter);
+        reply(id, base::fail(base::Errc::kTimeout, "wait for a fence"));
+      });
   waits_.emplace(wait, FenceWait{it->second, waiter, std::move(timer)});
 }
 
@@ -263,7 +267,7 @@ void Session::on(RequestId id, const request::Import& what) {
   if (buffers_.size() + buffers_coming_ >= kMaxBuffers)
     return reply(id, base::fail(base::Errc::kLimit, "buffers of a session: 4096"));
   ++buffers_coming_;
-  device_.exports().import(what.handle, client_.uid, std::chrono::nanoseconds(what.timeout_ns),
+  device_.exports().import(what.handle, client_.uid, bounded(what.timeout_ns),
                            later([this, id](base::Result<BufferRef> made) {
                              --buffers_coming_;
                              buffer_ready(id, std::move(made));
@@ -273,7 +277,7 @@ void Session::on(RequestId id, const request::Import& what) {
 void Session::on(RequestId id, const request::Share& what) {
   auto found = buffer(what.buffer);
   if (!found) return reply(id, std::unexpected(found.error()));
-  auto descriptor = device_.share(std::move(*found));
+  auto descriptor = device_.share(std::move(*found), client_.uid);
   if (!descriptor) return reply(id, std::unexpected(descriptor.error()));
   reply(id, reply::Shared{std::move(*descriptor)});
 }
