@@ -46,6 +46,15 @@ void BufferStore::create(ObjectId id, request::CreateBuffer what, uid_t uid,
 }
 
 void BufferStore::create_host(std::unique_ptr<Buffer> buffer, DoneWith<BufferRef> done) {
+  // One descriptor, the memfd's. Taken first: the memory is allocated when the buffer is made.
+  const HostUse use{buffer->bytes(), 1};
+  if (auto taken = host_quota_.take(buffer->uid(), use); !taken)
+    return done(std::unexpected(taken.error()));
+  done = [this, use, uid = buffer->uid(),
+          done = std::move(done)](base::Result<BufferRef> made) mutable {
+    if (!made) host_quota_.give_back(uid, use);
+    done(std::move(made));
+  };
   HostMemory::Request request{"gpuumd-buffer", buffer->bytes(),
                               buffer->bytes() >= MemoryWorker::kPiece};
   gpu_.host_memory().create(request, [this, buffer = std::move(buffer), done = std::move(done)](
@@ -144,7 +153,10 @@ void BufferStore::free(ObjectId id) {
   const auto& buffer = *node.mapped();
   assert(buffer.refs_ == 0 && buffer.pins_ == 0);
   if (buffer.kind() == BufferKind::kVram) counters_.vram_reserved -= buffer.bytes();
-  if (buffer.kind() == BufferKind::kHost) counters_.host_bytes -= buffer.bytes();
+  if (buffer.kind() == BufferKind::kHost) {
+    counters_.host_bytes -= buffer.bytes();
+    host_quota_.give_back(buffer.uid(), {buffer.bytes(), 1});
+  }
   ++counters_.freed;
 }
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "daemon/gpu/device/gpu.h"
 #include "daemon/session/buffer.h"
+#include "daemon/session/host_quota.h"
 
 namespace gpuumd {
 
@@ -54,6 +55,9 @@ class BufferStore {
   // The memory behind an import is gone.
   void mark_gone(Buffer& buffer, base::Errc why) { buffer.gone_ = why; }
 
+  // Of host buffers, and of whatever else holds descriptors for a client.
+  HostQuota& host_quota() { return host_quota_; }
+
   std::uint64_t usable_vram() const;
   const BufferCounters& counters() const { return counters_; }
   template <class Visit>
@@ -82,6 +86,7 @@ class BufferStore {
   std::vector<Waiter> waiting_;
   std::move_only_function<void(Buffer&, std::move_only_function<void()>)> on_last_;
   BufferCounters counters_;
+  HostQuota host_quota_ = HostQuota::of_machine();
 };
 
 }  // namespace gpuumd

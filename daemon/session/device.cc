@@ -15,6 +15,9 @@ namespace {
 // While work is in flight something must look at deadlines even if the reactor sleeps.
 constexpr Duration kHousekeeping = std::chrono::milliseconds(20);
 
+// The daemon's end of the pair, as long as anybody holds the other.
+constexpr HostUse kSharedUse{0, 1};
+
 // What a device name says about itself; nothing below this layer asks.
 bool simulated(const std::string& name) {
   return name.starts_with("sim") || name.starts_with("vfio-user:");
@@ -75,8 +78,7 @@ void Device::ready() {
   buffers_.on_last_reference([this](Buffer& buffer, std::move_only_function<void()> free) {
     exports_->last_reference(buffer, std::move(free));
   });
-  if (auto table =
-          ShareTable::create(reactor, [this](ShareKey key) { shared_.erase(key.value()); }))
+  if (auto table = ShareTable::create(reactor, [this](ShareKey key) { unshare(key); }))
     shares_ = std::move(*table);
   poller_ = reactor.add_poller({"device", [this] { return poll(); },
                                 [this](bool sleeping) {
@@ -179,19 +181,29 @@ Vm* Device::vm_of(ObjectId id) const {
   return it == vms_.end() ? nullptr : it->second.vm;
 }
 
-base::Result<base::UniqueFd> Device::share(BufferRef buffer) {
+base::Result<base::UniqueFd> Device::share(BufferRef buffer, uid_t uid) {
   if (!shares_) return base::fail(base::Errc::kNoMemory, "descriptors to share buffers");
+  if (auto taken = buffers_.host_quota().take(uid, kSharedUse); !taken)
+    return std::unexpected(taken.error());
   auto pair = shares_->make();
-  if (!pair) return std::unexpected(pair.error());
-  shared_.emplace(pair->first.value(), std::move(buffer));
+  if (!pair) {
+    buffers_.host_quota().give_back(uid, kSharedUse);
+    return std::unexpected(pair.error());
+  }
+  shared_.emplace(pair->first.value(), SharedBuffer{std::move(buffer), uid});
   return std::move(pair->second);
+}
+
+void Device::unshare(ShareKey key) {
+  const auto node = shared_.extract(key.value());
+  if (!node.empty()) buffers_.host_quota().give_back(node.mapped().uid, kSharedUse);
 }
 
 base::Result<BufferRef> Device::open_shared(ShareKey key) {
   const auto it = shared_.find(key.value());
   if (it == shared_.end())
     return base::fail(base::Errc::kNotFound, "descriptor is no buffer of this device");
-  return it->second;
+  return it->second.buffer;
 }
 
 // ---- what the hardware tells ----

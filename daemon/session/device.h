@@ -63,7 +63,7 @@ class Device final : public DeviceHost, public GpuEvents, public ImportOwner {
   void remove_session(Session& session);
 
   // A descriptor that holds a reference to the buffer until its last copy is closed.
-  base::Result<base::UniqueFd> share(BufferRef buffer);
+  base::Result<base::UniqueFd> share(BufferRef buffer, uid_t uid);  // charged to the uid
   base::Result<BufferRef> open_shared(ShareKey key);
 
  private:
@@ -108,8 +108,13 @@ class Device final : public DeviceHost, public GpuEvents, public ImportOwner {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Exports> exports_;
   std::unique_ptr<ShareTable> shares_;
-  std::unordered_map<std::uint64_t, BufferRef> shared_;  // by ShareKey
-  std::unordered_map<std::uint16_t, VmOwner> vms_;       // by PASID
+  struct SharedBuffer {
+    BufferRef buffer;
+    uid_t uid;
+  };
+  void unshare(ShareKey key);
+  std::unordered_map<std::uint64_t, SharedBuffer> shared_;  // by ShareKey
+  std::unordered_map<std::uint16_t, VmOwner> vms_;          // by PASID
   std::unordered_map<std::uint64_t, Session*> sessions_;
   TimePoint started_{};
   Registration poller_;
