@@ -1,6 +1,8 @@
 #include "daemon/config.h"
 
 #include <toml++/toml.h>
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -83,6 +85,10 @@ base::Result<void> check_config(const DaemonConfig& config) {
     if (name != "sim" && !name.starts_with("sim:") && !name.starts_with("vfio-user:"))
       return base::fail(base::Errc::kInvalidArgument,
                         "device \"" + name + "\": forms are sim[:options] and vfio-user:PATH");
+  constexpr std::array kLevels{"debug", "info", "warn", "error", "off"};
+  if (std::ranges::find(kLevels, config.log_level) == kLevels.end())
+    return base::fail(base::Errc::kInvalidArgument,
+                      "log level \"" + config.log_level + "\": debug, info, warn, error or off");
   if (config.fault_deadline_ms == 0 || config.fault_deadline_ms > 60'000)
     return base::fail(base::Errc::kInvalidArgument, "fault_deadline_ms is 1 to 60000");
   return {};

@@ -3,6 +3,7 @@
 #include <spdlog/async.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/device_host.h"
 #include "daemon/ipc/control_thread.h"
+#include "daemon/ipc/listener.h"
 
 namespace {
 
@@ -46,9 +48,20 @@ void set_up_logging(const std::string& level) {
 base::Result<void> prepare_runtime_dir(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (!std::filesystem::is_directory(path))
-    return base::fail(base::Errc::kSystem, "runtime directory " + path, error.value());
+  std::error_code unknown;  // a parent that may not be searched
+  if (!std::filesystem::is_directory(path, unknown))
+    return base::fail(
+        error == std::errc::permission_denied ? base::Errc::kPermission : base::Errc::kSystem,
+        "runtime directory " + path, error.value());
   return {};
+}
+
+// Buffers and clients take descriptors; the usual soft limit is there for select() alone.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int run(const DaemonConfig& config) {
@@ -64,7 +77,13 @@ int run(const DaemonConfig& config) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   set_up_logging(config.log_level);
+  raise_descriptor_limit();
   if (auto ready = prepare_runtime_dir(config.runtime_dir); !ready) return fail(ready.error());
+  // First of all: who does not get the lock must not touch, let alone reset, a device.
+  ControlConfig control_config;
+  control_config.runtime_dir = config.runtime_dir;
+  auto listener = Listener::open(config.runtime_dir, control_config.socket_mode);
+  if (!listener) return fail(listener.error());
 
   SpinCensus census;
   std::unique_ptr<ControlThread> control;  // set once it runs; devices tell it about changes
@@ -89,9 +108,7 @@ int run(const DaemonConfig& config) {
     devices.push_back(std::move(*device));
   }
 
-  ControlConfig control_config;
-  control_config.runtime_dir = config.runtime_dir;
-  auto started = ControlThread::start(control_config, std::move(listed));
+  auto started = ControlThread::start(control_config, std::move(*listener), std::move(listed));
   if (!started) return fail(started.error());
   control = std::move(*started);
   control_slot->store(control.get());

@@ -56,15 +56,20 @@ class ControlThreadImpl final : public ControlThread {
 
 base::Result<std::unique_ptr<ControlThread>> ControlThread::start(
     ControlConfig config, std::vector<ControlDevice> devices) {
-  if (devices.size() > wire::kMaxDevices)
-    return base::fail(base::Errc::kLimit, std::to_string(devices.size()) + " devices");
   auto listener = Listener::open(config.runtime_dir, config.socket_mode);
   if (!listener) return std::unexpected(listener.error());
+  return start(std::move(config), std::move(*listener), std::move(devices));
+}
+
+base::Result<std::unique_ptr<ControlThread>> ControlThread::start(
+    ControlConfig config, Listener listener, std::vector<ControlDevice> devices) {
+  if (devices.size() > wire::kMaxDevices)
+    return base::fail(base::Errc::kLimit, std::to_string(devices.size()) + " devices");
   base::UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return base::fail(base::Errc::kSystem, "control thread's epoll", errno);
   auto mailbox = Mailbox::create();
   if (!mailbox) return std::unexpected(mailbox.error());
-  auto loop = std::make_unique<ControlLoop>(std::move(config), std::move(*listener),
+  auto loop = std::make_unique<ControlLoop>(std::move(config), std::move(listener),
                                             std::move(epoll), *mailbox, std::move(devices));
   return std::make_unique<ControlThreadImpl>(std::move(*mailbox), std::move(loop));
 }

@@ -45,8 +45,13 @@ struct ControlCounters {
   std::uint64_t protocol_errors = 0;
 };
 
+class Listener;
+
 class ControlThread {
  public:
+  // With a listener that was opened before: a daemon takes the lock before it touches a device.
+  static base::Result<std::unique_ptr<ControlThread>> start(ControlConfig config, Listener listener,
+                                                            std::vector<ControlDevice> devices);
   // Takes the lock file (kBusy, with the holder's pid, when another daemon has it), binds the
   // socket, starts the thread. The reactors must be running and outlive it, the hosts too.
   static base::Result<std::unique_ptr<ControlThread>> start(ControlConfig config,
