@@ -57,6 +57,10 @@ base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
   auto socket = connect_socket(name, std::string_view(name).substr(kUserPrefix.size()));
   if (!socket) return std::unexpected(socket.error());
   auto device = connect_vfio_user(std::move(*socket), name);
+  // A server that has a client already can only hang up: the protocol has no word for it.
+  if (!device && device.error().code == base::Errc::kDisconnected)
+    return base::fail(base::Errc::kBusy,
+                      name + ": the server hangs up, as when it serves another client");
   if (!device) return std::unexpected(device.error());
   return std::unique_ptr<PciDevice>(std::move(*device));
 }
