@@ -153,6 +153,9 @@ base::Result<std::uint64_t> parse_size(std::string_view text) {
       case 'G':
         unit = base::kGiB;
         break;
+      case 'T':
+        unit = 1024 * base::kGiB;
+        break;
       default:
         break;
     }
