@@ -17,13 +17,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string path_of(const std::string& program) {
+}  // namespace
+
+std::string Process::path_of(const std::string& program) {
   if (program.find('/') != std::string::npos) return program;
   const char* bin = std::getenv("GPUUMD_BIN");
   return std::string(bin != nullptr ? bin : ".") + "/" + program;
 }
-
-}  // namespace
 
 Process Process::start(const std::string& program, const std::vector<std::string>& arguments,
                        const std::string& log_file) {

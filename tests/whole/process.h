@@ -24,6 +24,8 @@ class Process {
   // `program` is looked up in $GPUUMD_BIN unless it has a slash.
   static Process start(const std::string& program, const std::vector<std::string>& arguments,
                        const std::string& log_file);
+  // Where start() finds a program.
+  static std::string path_of(const std::string& program);
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;
   ~Process();  // SIGKILL if it still runs

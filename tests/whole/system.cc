@@ -50,6 +50,19 @@ void System::start_daemon(unsigned node) {
   daemons_[node] = std::move(process);
 }
 
+void System::kill_daemon(unsigned node) {
+  daemon(node).signal(SIGKILL);
+  EXPECT_EQ(daemon(node).wait(), 128 + SIGKILL) << "gpuumd " << node << " had ended before";
+  if (HasFailure()) std::fprintf(stderr, "gpuumd %u:\n%s\n", node, daemon(node).log().c_str());
+  daemons_.erase(node);
+}
+
+void System::kill_model() {
+  model().signal(SIGKILL);
+  EXPECT_EQ(model().wait(), 128 + SIGKILL) << "gpusim had ended before";
+  model_.reset();
+}
+
 void System::TearDown() {
   for (auto& [node, process] : daemons_) {
     const auto code = process->stop();

@@ -34,6 +34,9 @@ class System : public ::testing::Test {
   // gpusim and its daemons; fails the test when anything does not come up.
   void start(SystemOptions options = {});
   void start_daemon(unsigned node);
+  // SIGKILL; TearDown() then expects nothing of it.
+  void kill_daemon(unsigned node);
+  void kill_model();
 
   const std::string& directory() const { return directory_; }
   std::string runtime_dir(unsigned node) const;

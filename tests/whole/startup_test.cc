@@ -1,0 +1,170 @@
+// A daemon that cannot start says why in one line, exits with an error and leaves nothing behind;
+// and the ways of naming a device that do start.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "tests/whole/client.h"
+
+namespace whole {
+namespace {
+
+using namespace gpuumd;
+
+class Startup : public System {
+ protected:
+  struct Ended {
+    std::optional<int> code;
+    std::string said;
+  };
+  // A gpuumd that is expected to end by itself.
+  Ended run(const std::vector<std::string>& arguments) {
+    const auto log = directory() + "/failed" + std::to_string(++runs_) + ".log";
+    auto process = Process::start("gpuumd", arguments, log);
+    Ended ended;
+    ended.code = process.wait(20s);
+    ended.said = process.log();
+    return ended;
+  }
+  // One line that starts with the program's name and holds every part.
+  static void expect_refused(const Ended& ended, const std::vector<std::string>& parts) {
+    ASSERT_TRUE(ended.code) << "still runs: " << ended.said;
+    EXPECT_NE(*ended.code, 0);
+    EXPECT_LT(*ended.code, 126) << "killed or not started: " << ended.said;
+    EXPECT_EQ(std::ranges::count(ended.said, '\n'), 1) << ended.said;
+    EXPECT_TRUE(ended.said.starts_with("gpuumd: ")) << ended.said;
+    for (const auto& part : parts)
+      EXPECT_NE(ended.said.find(part), std::string::npos)
+          << "no \"" << part << "\" in " << ended.said;
+  }
+  // Neither sockets nor memory of a process that ended: the runtime directory may stay, empty but
+  // for the lock file.
+  void expect_nothing_left(const std::string& dir) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(dir, error))
+      EXPECT_EQ(entry.path().filename(), "gpuumd.lock");
+  }
+  std::string write_file(const std::string& name, const std::string& text) {
+    const auto path = directory() + "/" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string dir() const { return directory() + "/run"; }
+
+ private:
+  int runs_ = 0;
+};
+
+TEST_F(Startup, WithoutADeviceItSaysHowToNameOne) {
+  expect_refused(run({"--runtime-dir", dir()}), {"no device given", "--device sim", "vfio-user:"});
+  EXPECT_FALSE(std::filesystem::exists(dir()));
+}
+
+TEST_F(Startup, UnknownDevicesAreNamed) {
+  expect_refused(run({"--device", "nvme0", "--runtime-dir", dir()}), {"\"nvme0\"", "sim"});
+  const auto socket = "vfio-user:" + directory() + "/nobody.sock";
+  expect_refused(run({"--device", socket, "--runtime-dir", dir()}), {socket, "not found"});
+  expect_refused(run({"--device", "vfio-user:", "--runtime-dir", dir()}), {"vfio-user:"});
+  expect_refused(run({"--device", "vfio-user:/" + std::string(200, 'x'), "--runtime-dir", dir()}),
+                 {"socket path"});
+  expect_refused(run({"--device", "sim:colour=red", "--runtime-dir", dir()}), {"\"colour\""});
+  expect_refused(run({"--device", "sim:vram=lots", "--runtime-dir", dir()}), {"vram", "lots"});
+  expect_nothing_left(dir());
+}
+
+TEST_F(Startup, MoreVramThanMemoryIsRefusedWithBothSizes) {
+  expect_refused(run({"--device", "sim:vram=1T", "--runtime-dir", dir()}),
+                 {"1048576 MiB of VRAM", "MiB of memory"});
+  expect_nothing_left(dir());
+}
+
+TEST_F(Startup, UnknownOptionsAreNamed) {
+  const auto ended = run({"--device", "sim", "--colour", "red"});
+  ASSERT_TRUE(ended.code);
+  EXPECT_NE(*ended.code, 0);
+  EXPECT_NE(ended.said.find("--colour"), std::string::npos) << ended.said;
+  const auto bad = run({"--device", "sim", "--fault-deadline-ms", "soon"});
+  EXPECT_NE(bad.code.value_or(0), 0);
+  EXPECT_NE(bad.said.find("--fault-deadline-ms"), std::string::npos) << bad.said;
+  expect_refused(run({"--device", "sim", "--runtime-dir", dir(), "--fault-deadline-ms", "0"}),
+                 {"fault_deadline_ms"});
+  expect_refused(run({"--device", "sim", "--runtime-dir", dir(), "--log-level", "loud"}),
+                 {"log", "loud"});
+}
+
+TEST_F(Startup, ConfigurationIsRefusedWithFileAndLine) {
+  const auto broken = write_file("broken.toml", "same_host = true\ndevices = [\"sim\"\nlog_level");
+  expect_refused(run({"--config", broken}), {"broken.toml:3"});
+  const auto unknown = write_file("unknown.toml", "devices = [\"sim\"]\n\ncolour = \"red\"\n");
+  expect_refused(run({"--config", unknown}), {"unknown.toml:3", "\"colour\""});
+  const auto type = write_file("type.toml", "devices = [\"sim\"]\nfault_deadline_ms = \"long\"\n");
+  expect_refused(run({"--config", type}), {"type.toml:2", "fault_deadline_ms", "number"});
+  expect_refused(run({"--config", directory() + "/none.toml"}), {"none.toml", "not found"});
+}
+
+TEST_F(Startup, ARuntimeDirectoryThatCannotBeIsNamed) {
+  const auto file = write_file("plain", "no directory");
+  expect_refused(run({"--device", "sim", "--runtime-dir", file + "/run"}), {file + "/run"});
+  expect_refused(run({"--device", "sim", "--runtime-dir", file}), {file});
+  // Nobody can make a directory there, root included.
+  expect_refused(run({"--device", "sim", "--runtime-dir", "/proc/gpuumd"}), {"/proc/gpuumd"});
+  const auto deep = directory() + "/" + std::string(120, 'd');
+  expect_refused(run({"--device", "sim", "--runtime-dir", deep}), {"too long"});
+}
+
+TEST_F(Startup, NoPermissionOnTheRuntimeDirectoryIsSaid) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  std::filesystem::create_directory(dir());
+  ::chmod(dir().c_str(), 0500);
+  expect_refused(run({"--device", "sim", "--runtime-dir", dir()}), {dir(), "permission"});
+}
+
+TEST_F(Startup, ASecondDaemonIsToldWhoHasTheDeviceOrTheDirectory) {
+  start();
+  const auto device = "vfio-user:" + directory() + "/sim/gpu0.sock";
+  const auto pid = std::to_string(daemon(0).pid());
+  // Same directory, another device.
+  expect_refused(run({"--device", "sim:vram=64M,bar0=16M", "--runtime-dir", runtime_dir(0)}),
+                 {runtime_dir(0), pid});
+  // Same device, another directory: the model serves one client at a time.
+  expect_refused(run({"--device", device, "--runtime-dir", dir()}), {device, "busy"});
+  expect_nothing_left(dir());
+  // The first one has not noticed.
+  auto client = connect();
+  auto opened = open(client);
+  auto space = Space::make(opened);
+  auto buffer = vram(opened, 1 << 20);
+  must(space.vm.map(kVa, buffer, 0, 1 << 20, kReadWrite));
+  EXPECT_TRUE(space.read(kVa, 1 << 20) == std::vector<std::byte>(1 << 20));
+}
+
+class Embedded : public Startup, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Model, Embedded,
+                         ::testing::Values("sim:vram=256M", "sim:inline,vram=256M"));
+
+TEST_P(Embedded, TheModelInsideTheDaemonCopiesAndFaults) {
+  auto process = Process::start("gpuumd", {"--device", GetParam(), "--runtime-dir", dir()},
+                                directory() + "/embedded.log");
+  ASSERT_TRUE(process.line_with("gpuumd: ready")) << process.log();
+  {
+    constexpr std::uint64_t kSize = 8 << 20;
+    auto client = must(Client::connect(dir(), "embedded", 20s));
+    auto device = must(client.open_device(GetParam()));
+    EXPECT_NE(device.info().flags & GPUUMD_DEVICE_SIMULATED, 0u);
+    auto space = Space::make(device, GPUUMD_VM_FAULTS);
+    auto source = vram(device, kSize), target = vram(device, kSize);
+    must(space.vm.map(kVa, source, 0, kSize, kReadWrite));
+    space.map_on_fault(2 * kVa, target, kSize, 256 << 10);
+    const auto data = random_bytes(kSize, 20);
+    must(space.staging.upload(kVa, data, Wait(30s)));
+    must(space.copy(2 * kVa, kVa, kSize));
+    EXPECT_TRUE(space.read(2 * kVa, kSize) == data);
+  }
+  EXPECT_EQ(process.stop(), 0) << process.log();
+  expect_nothing_left(dir());
+}
+
+}  // namespace
+}  // namespace whole
