@@ -28,7 +28,7 @@ TEST(Setup, ListOfOptions) {
 }
 
 TEST(Setup, BadOptionsAreNamed) {
-  for (const char* list : {"vrm=1G", "vram", "vram=", "vram=1T", "gpus=0", "gpus=65", "stall=never",
+  for (const char* list : {"vrm=1G", "vram", "vram=", "vram=1X", "gpus=0", "gpus=65", "stall=never",
                            "hdp=maybe", "seed=-1", "vram=99999999999999G", "revision=16"}) {
     PodSetup setup;
     const auto result = setup.set_list(list);
@@ -41,7 +41,8 @@ TEST(Setup, BadOptionsAreNamed) {
 TEST(Setup, ChecksWhatDoesNotFit) {
   PodSetup setup;
   EXPECT_TRUE(setup.check());
-  for (const char* list : {"vram=1", "vram=0", "vram=24M", "bar0=3M", "bar0=4K", "bar0=2G"}) {
+  for (const char* list :
+       {"vram=1", "vram=0", "vram=24M", "vram=1T", "bar0=3M", "bar0=4K", "bar0=2G"}) {
     PodSetup bad;
     ASSERT_TRUE(bad.set_list(list)) << list;
     EXPECT_FALSE(bad.check()) << list;
