@@ -123,8 +123,11 @@ class Session {
   std::mutex mutex_;  // guards what follows
   std::condition_variable place_;
   RingProducer requests_;
-  std::unordered_map<std::uint64_t, Call*> calls_;  // open requests; null: nobody waits any more
-  std::unordered_map<std::uint64_t, bool> makes_object_;  // of calls_: a late reply is undone
+  struct Open {
+    Call* call;         // null: nobody waits any more
+    bool makes_object;  // then a late reply is undone
+  };
+  std::unordered_map<std::uint64_t, Open> open_;  // requests that are not answered
   std::uint64_t next_id_ = 1;
   std::atomic<bool> reading_{false};  // a thread reads replies; changed under the lock
 

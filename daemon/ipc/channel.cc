@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::uint32_t kRequestsPerTurn = 16;  // bounded work of one poll
 constexpr std::size_t kMaxPendingEvents = 64;   // merged here while the ring is full
+constexpr unsigned kLooksForMore = 1024;        // about a microsecond; see more_soon()
 
 struct Pipe {
   base::UniqueFd read, write;
@@ -152,6 +153,7 @@ class ChannelImpl final : public Channel {
   void arm(bool sleeping) { publish_sleeping(page_->daemon_sleeping, sleeping); }
   bool take_request();
   bool take_parked();
+  bool more_soon() const;
   void hand_over(std::span<const std::byte> bytes, ForeignFd descriptor);
   std::optional<ForeignFd> take_descriptor(std::uint32_t tag);
   void publish_reply(const wire::ReplySlot& slot);
@@ -231,8 +233,10 @@ bool ChannelImpl::poll() {
   if (failed_ || handler_ == nullptr) return false;
   bool worked = false;
   for (std::uint32_t i = 0; i < kRequestsPerTurn && !failed_ && !closed_; ++i) {
-    if (!(parked_ ? take_parked() : take_request())) break;
-    worked = true;
+    if (parked_ ? take_parked() : take_request())
+      worked = true;
+    else if (!worked || !more_soon())
+      break;
   }
   if (failed_ || closed_) return worked;
   flush_events();
@@ -240,7 +244,24 @@ bool ChannelImpl::poll() {
   return worked;
 }
 
+// A client that polls for the reply that it has just got sends its next request within a
+// microsecond: waiting for it saves it a turn of the reactor. A turn still takes no more than
+// kRequestsPerTurn of them.
+bool ChannelImpl::more_soon() const {
+  if (failed_ || closed_ || parked_ || !open_.empty()) return false;
+  if (load_relaxed(page_->client_sleeping) != 0) return false;
+  for (unsigned i = 0; i < kLooksForMore; ++i)
+    if (requests_.filled() != 0u) return true;
+  return false;
+}
+
 bool ChannelImpl::take_request() {
+  const auto filled = requests_.filled();
+  if (!filled) {
+    fail({base::Errc::kProtocol, 0, "index of the request ring"});
+    return false;
+  }
+  if (*filled == 0) return false;
   // A request is taken only when its reply has a place.
   const auto room = replies_.room();
   if (!room) {
@@ -248,12 +269,6 @@ bool ChannelImpl::take_request() {
     return false;
   }
   if (*room <= open_.size()) return false;
-  const auto filled = requests_.filled();
-  if (!filled) {
-    fail({base::Errc::kProtocol, 0, "index of the request ring"});
-    return false;
-  }
-  if (*filled == 0) return false;
 
   alignas(8) std::byte bytes[wire::kRequestSlotBytes];
   const std::byte* slot = request_slots_[requests_.slot()].bytes;
@@ -362,7 +377,7 @@ void ChannelImpl::publish_reply(const wire::ReplySlot& slot) {
   // take_request() left a place. The client can only have made the ring *look* fuller since.
   const auto room = replies_.room();
   if (!room || *room == 0) return fail({base::Errc::kProtocol, 0, "index of the reply ring"});
-  store_shared(&reply_slots_[replies_.slot()], &slot, sizeof(slot));
+  store_shared(&reply_slots_[replies_.slot()], &slot, wire::used_bytes(slot.header));
   replies_.fill(1);
   replies_.publish();
   ++counters_.replies;

@@ -105,6 +105,15 @@ class RingProducer {
     if (unread > slots_) return std::nullopt;
     return slots_ - unread;
   }
+  // Whether `count` slots may be filled; nothing as above. The consumer's index, which the other
+  // side's core has to give up, is looked at only when what it was last does not do.
+  std::optional<bool> has_room(std::uint32_t count) {
+    if (slots_ - (tail_ - head_seen_) >= count) return true;
+    head_seen_ = load_acquire(indices_->head);
+    const std::uint32_t unread = tail_ - head_seen_;
+    if (unread > slots_) return std::nullopt;
+    return slots_ - unread >= count;
+  }
   std::uint32_t slot(std::uint32_t ahead = 0) const { return (tail_ + ahead) & (slots_ - 1); }
   // Puts `count` filled slots aside; they are seen after publish().
   void fill(std::uint32_t count) { tail_ += count; }
@@ -119,6 +128,7 @@ class RingProducer {
   wire::RingIndices* indices_ = nullptr;
   std::uint32_t slots_ = 0;
   std::uint32_t tail_ = 0;
+  std::uint32_t head_seen_ = 0;
 };
 
 }  // namespace gpuumd

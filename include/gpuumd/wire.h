@@ -379,6 +379,14 @@ struct ReplySlot {
 };
 static_assert(sizeof(ReplySlot) == kReplySlotBytes);
 
+// What of a reply's slot means anything, for copying: a multiple of 8, whatever the header says.
+constexpr std::size_t used_bytes(const ReplyHeader& header) {
+  if (header.status == 0) return sizeof(ReplyHeader) + sizeof(ReplyBody);
+  const std::size_t text = (std::size_t{header.text_bytes} + 7) / 8 * 8;
+  return text < sizeof(ReplySlot) - sizeof(ReplyHeader) ? sizeof(ReplyHeader) + text
+                                                        : sizeof(ReplySlot);
+}
+
 enum class ObjectKind : std::uint32_t { kVm = 1, kBuffer, kQueue, kFence };
 
 struct EventSlot {
