@@ -18,6 +18,8 @@ namespace gpusim {
 
 namespace {
 
+constexpr unsigned kInlineStepsALook = 16;
+
 struct SocketPair {
   base::UniqueFd ours;
   base::UniqueFd clients;
@@ -136,6 +138,7 @@ base::Result<std::unique_ptr<InlineHost>> InlineHost::create(const PodFactory& f
                                                              std::function<void()> while_waiting) {
   ServerOptions server;
   server.while_waiting = std::move(while_waiting);
+  server.steps_a_look = kInlineStepsALook;
   auto pod = Pod::create(factory, clock, server);
   if (!pod) return std::unexpected(pod.error());
   base::UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));

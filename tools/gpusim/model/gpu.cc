@@ -306,6 +306,8 @@ bool Gpu::look() {
 
 bool Gpu::step() { return !gone_ && step_blocks(); }
 
+bool Gpu::stored() const { return gone_ || doorbell_page_.stored() || register_page_->stored(); }
+
 // One piece of each block; interrupts last, so that what the others raised goes out with them.
 bool Gpu::step_blocks() {
   bool did = security_->step();

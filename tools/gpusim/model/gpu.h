@@ -59,6 +59,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   void read_vram_bar(std::uint64_t offset, std::span<std::byte> to) override;
   void write_vram_bar(std::uint64_t offset, std::span<const std::byte> from) override;
   bool look() override;
+  bool stored() const override;
   bool step() override;
   bool waiting() const override;
   bool gone() const override { return gone_; }

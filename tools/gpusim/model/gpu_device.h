@@ -94,6 +94,8 @@ class GpuDevice : public Steppable {
   // before every message it serves, before every step(), and once more after it has published that
   // it sleeps. Cheap: one pass over the offered pages that are watched, no system call.
   virtual bool look() = 0;
+  // Whether look() may find something; cheaper still.
+  virtual bool stored() const { return true; }
 
   // From Steppable. step(): one bounded piece of work of any block; false: nothing to do now.
   // waiting(): nothing to do now, but something becomes due by time alone.

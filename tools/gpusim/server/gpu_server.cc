@@ -53,16 +53,24 @@ bool GpuServer::serve() {
 
 bool GpuServer::step() {
   if (stepping_) return false;
-  bool any = serve();
+  // The socket first: what the client sent before a store has its effect before it.
+  const bool stored = device_.stored();
+  bool any = false;
+  if (stored || worked_ || ++unlooked_ >= options_.steps_a_look) {
+    unlooked_ = 0;
+    any = serve();
+  }
   stepping_ = true;
-  if (device_.look()) any = true;
+  if (stored && device_.look()) any = true;
   if (device_.step()) any = true;
+  worked_ = any;
   stepping_ = false;
   reap();
   return any || (session_ != nullptr && session_->has_queued());
 }
 
 bool GpuServer::prepare_sleep() {
+  unlooked_ = options_.steps_a_look;  // the first step after it looks
   if (session_ != nullptr && session_->wake() != nullptr) session_->wake()->publish(true);
   sleeping_ = true;
   if (!device_.look()) return true;

@@ -56,6 +56,8 @@ class GpuServer {
   ServerCounters counters_;
   std::unique_ptr<Session> session_;
   bool stepping_ = false;
+  bool worked_ = false;    // the last step did
+  unsigned unlooked_ = 0;  // idle steps since the socket was looked at
   bool sleeping_ = false;
 };
 

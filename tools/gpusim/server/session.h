@@ -33,6 +33,9 @@ struct ServerOptions {
   // For a model on the client's own thread: called again and again while it waits for such an
   // answer, must serve the client's side and return soon. Absent: the wait sleeps in poll().
   std::function<void()> while_waiting;
+  // How many idle steps there are to one look at the socket, which costs a system call. More than 1
+  // where the client pumps while it waits for an answer.
+  unsigned steps_a_look = 1;
 };
 
 // Since the server was made, over all clients.
