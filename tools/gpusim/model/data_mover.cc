@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/address.h"
+#include "tools/gpusim/model/pte.h"
 
 namespace gpusim {
 namespace {
@@ -19,20 +20,42 @@ constexpr std::uint64_t kUnitsInCopy = 16;
 
 bool aligned_16(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; }
 
-// `to` 16-byte aligned. The caller does the sfence.
+// A cache line past the caches; `to` 16-byte aligned.
+void stream_line(std::byte* to, const std::byte* from) {
+  const auto* in = reinterpret_cast<const __m128i*>(from);
+  auto* out = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+  const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+  _mm_stream_si128(out, a);
+  _mm_stream_si128(out + 1, b);
+  _mm_stream_si128(out + 2, c);
+  _mm_stream_si128(out + 3, d);
+}
+
+// `to` 16-byte aligned. The caller does the sfence. Eight pages side by side: the processor's own
+// prefetch ends with a page, and one page after another leaves memory idle at each start.
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t whole = bytes / 64 * 64;
-  for (std::size_t i = 0; i < whole; i += 64) {
-    const auto* in = reinterpret_cast<const __m128i*>(from + i);
-    auto* out = reinterpret_cast<__m128i*>(to + i);
-    const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
-    const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
-    _mm_stream_si128(out, a);
-    _mm_stream_si128(out + 1, b);
-    _mm_stream_si128(out + 2, c);
-    _mm_stream_si128(out + 3, d);
-  }
-  std::memcpy(to + whole, from + whole, bytes - whole);
+  constexpr std::size_t kLine = 64, kAhead = 4 * kLine, kSide = 8;
+  std::size_t done = 0;
+  for (; bytes - done >= kSide * base::kPageSize; done += kSide * base::kPageSize)
+    for (std::size_t line = 0; line < base::kPageSize; line += kLine)
+      for (std::size_t side = 0; side < kSide; ++side) {
+        const std::size_t at = done + side * base::kPageSize + line;
+        _mm_prefetch(reinterpret_cast<const char*>(from + at + kAhead), _MM_HINT_T0);
+        stream_line(to + at, from + at);
+      }
+  for (; bytes - done >= kLine; done += kLine) stream_line(to + done, from + done);
+  std::memcpy(to + done, from + done, bytes - done);
+}
+
+// Whether `next` goes on where `run` ends, as the same kind of access.
+bool follows(const Run& run, const Run& next) {
+  const bool same_accel =
+      run.kind != Run::Kind::kRemote || npa_accel(run.address) == npa_accel(next.address);
+  const bool in_memory = run.kind == Run::Kind::kVram || run.kind == Run::Kind::kSystem ||
+                         run.kind == Run::Kind::kRemote;
+  return in_memory && next.kind == run.kind && next.address == run.address + run.bytes &&
+         next.poison_reader == run.poison_reader && same_accel;
 }
 
 void repeat(std::byte* to, std::size_t bytes, std::uint32_t value) {
@@ -98,27 +121,49 @@ Outcome DataMover::translate(const Requester& who, MoveJob::Space space, std::ui
   return hub_.physical(address, bytes, space == MoveJob::Space::kBus, run);
 }
 
+// Both runs of `access` from `offset` of the job on, of equal length; blocked_ is set when that
+// fails.
+Outcome DataMover::translate_both(const Requester& who, std::uint64_t offset, std::uint64_t bytes,
+                                  Access& access) {
+  std::uint64_t address = job_.target + offset;
+  bool write = true;
+  Outcome outcome =
+      translate(who, job_.target_space, address, bytes, AccessType::kWrite, access.target);
+  if (outcome == Outcome::kOk && !job_.fill) {
+    address = job_.source + offset;
+    write = false;
+    outcome = translate(who, job_.source_space, address, access.target.bytes, AccessType::kRead,
+                        access.source);
+    access.target.bytes = access.source.bytes;
+  }
+  if (outcome != Outcome::kOk)
+    blocked_ = Result{State::kFailed, outcome, address, write, hub_.last_error()};
+  return outcome;
+}
+
+// Makes the access longer while what follows the runs in the piece goes on where they end: an entry
+// a page would otherwise make each page an access. What cannot be translated is what issue() would
+// meet next, and ends as if it had.
+void DataMover::extend(const Requester& who, const Piece& piece, Access& access) {
+  while (access.target.bytes < piece.bytes) {
+    const std::uint64_t done = access.target.bytes;
+    Access next;
+    if (translate_both(who, piece.offset + done, piece.bytes - done, next) != Outcome::kOk) return;
+    if (!follows(access.target, next.target)) return;
+    if (!job_.fill && !follows(access.source, next.source)) return;
+    access.target.bytes += next.target.bytes;
+    access.source.bytes += next.source.bytes;
+  }
+}
+
 // Translates the next piece and puts it in flight; false, with blocked_ set, when it cannot.
 bool DataMover::issue(const Requester& who) {
   const Piece piece = next_piece();
   Access access;
   access.offset = piece.offset;
   access.due = clock_.now() + delay_;
-  std::uint64_t address = job_.target + piece.offset;
-  bool write = true;
-  Outcome outcome =
-      translate(who, job_.target_space, address, piece.bytes, AccessType::kWrite, access.target);
-  if (outcome == Outcome::kOk && !job_.fill) {
-    address = job_.source + piece.offset;
-    write = false;
-    outcome = translate(who, job_.source_space, address, access.target.bytes, AccessType::kRead,
-                        access.source);
-    access.target.bytes = access.source.bytes;
-  }
-  if (outcome != Outcome::kOk) {
-    blocked_ = Result{State::kFailed, outcome, address, write, hub_.last_error()};
-    return false;
-  }
+  if (translate_both(who, piece.offset, piece.bytes, access) != Outcome::kOk) return false;
+  if (!job_.backwards) extend(who, piece, access);
   access.target_ticket = hub_.begin(who.vmid, access.target);
   if (!job_.fill) access.source_ticket = hub_.begin(who.vmid, access.source);
   took(piece, access.target.bytes);

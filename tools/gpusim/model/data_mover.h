@@ -73,6 +73,9 @@ class DataMover {
   Piece next_piece() const;
   void took(const Piece& piece, std::uint64_t bytes);
   bool issue(const Requester& who);
+  Outcome translate_both(const Requester& who, std::uint64_t offset, std::uint64_t bytes,
+                         Access& access);
+  void extend(const Requester& who, const Piece& piece, Access& access);
   Outcome translate(const Requester& who, MoveJob::Space space, std::uint64_t address,
                     std::uint64_t bytes, AccessType type, Run& run);
   Outcome finish(const Requester& who, const Access& access);
