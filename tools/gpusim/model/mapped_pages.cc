@@ -13,7 +13,7 @@ constexpr std::uint64_t kIdle = ~std::uint64_t{0};
 
 // Whether a page that a client writes differs from what was left in it. A plain comparison: a store
 // that comes while it runs is found by this one or the next.
-bool differs(const base::Mapping& page, const void* left) {
+bool differs([[maybe_unused]] const base::Mapping& page, [[maybe_unused]] const void* left) {
 #if defined(__SANITIZE_THREAD__)
   return true;  // the caller's loop of atomic loads decides
 #else
