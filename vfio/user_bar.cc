@@ -117,8 +117,10 @@ std::byte* UserBar::mapped_at(std::uint64_t offset) const {
 template <class Word>
 Word UserBar::read_word(std::uint64_t offset) {
   assert(offset % sizeof(Word) == 0 && base::fits(offset, sizeof(Word), size_));
-  if (io_.lost()) return static_cast<Word>(-1);
-  if (std::byte* at = mapped_at(offset)) return word_at<Word>(at).load(std::memory_order_relaxed);
+  if (std::byte* at = mapped_at(offset)) {
+    if (!io_.settle()) return static_cast<Word>(-1);
+    return word_at<Word>(at).load(std::memory_order_relaxed);
+  }
   Word value;
   if (!io_.region_read(index_, offset, base::as_writable_bytes(value)))
     return static_cast<Word>(-1);
@@ -128,19 +130,17 @@ Word UserBar::read_word(std::uint64_t offset) {
 template <class Word>
 void UserBar::write_word(std::uint64_t offset, Word value) {
   assert(offset % sizeof(Word) == 0 && base::fits(offset, sizeof(Word), size_));
-  if (io_.lost()) return;
-  if (std::byte* at = mapped_at(offset))
-    word_at<Word>(at).store(value, std::memory_order_relaxed);
-  else
-    io_.region_post(index_, offset, base::as_bytes(value));
+  std::byte* at = mapped_at(offset);
+  if (at == nullptr) return io_.region_post(index_, offset, base::as_bytes(value));
+  if (io_.settle()) word_at<Word>(at).store(value, std::memory_order_relaxed);
 }
 
 template <class Word>
 void UserBar::ring(std::uint64_t offset, Word value) {
   assert(offset % sizeof(Word) == 0 && base::fits(offset, sizeof(Word), size_));
-  if (io_.lost()) return;
   std::byte* at = mapped_at(offset);
   if (at == nullptr) return io_.region_post(index_, offset, base::as_bytes(value));
+  if (!io_.settle()) return;
   word_at<Word>(at).store(value, std::memory_order_release);
   if (wake_ != nullptr) wake_->stored();
 }
@@ -157,12 +157,13 @@ base::Result<void> UserBar::read(std::uint64_t offset, std::span<std::byte> to) 
     return base::fail(base::Errc::kOutOfRange,
                       "read past the end of BAR " + std::to_string(index_));
   while (!to.empty()) {
-    if (io_.lost()) return base::fail(base::Errc::kDeviceLost, "read of a BAR");
     const auto piece = to.first(step_at(offset, to.size()));
-    if (std::byte* at = mapped_at(offset))
+    if (std::byte* at = mapped_at(offset)) {
+      if (!io_.settle()) return base::fail(base::Errc::kDeviceLost, "read of a BAR");
       load_step(at, piece);
-    else if (auto done = io_.region_read(index_, offset, piece); !done)
+    } else if (auto done = io_.region_read(index_, offset, piece); !done) {
       return done;
+    }
     offset += piece.size();
     to = to.subspan(piece.size());
   }
@@ -174,12 +175,13 @@ base::Result<void> UserBar::write(std::uint64_t offset, std::span<const std::byt
     return base::fail(base::Errc::kOutOfRange,
                       "write past the end of BAR " + std::to_string(index_));
   while (!from.empty()) {
-    if (io_.lost()) return base::fail(base::Errc::kDeviceLost, "write of a BAR");
     const auto piece = from.first(step_at(offset, from.size()));
-    if (std::byte* at = mapped_at(offset))
+    if (std::byte* at = mapped_at(offset)) {
+      if (!io_.settle()) return base::fail(base::Errc::kDeviceLost, "write of a BAR");
       store_step(at, piece);
-    else if (auto done = io_.region_write(index_, offset, piece); !done)
+    } else if (auto done = io_.region_write(index_, offset, piece); !done) {
       return done;
+    }
     offset += piece.size();
     from = from.subspan(piece.size());
   }

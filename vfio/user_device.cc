@@ -269,6 +269,12 @@ void UserDevice::region_post(std::uint32_t region, std::uint64_t offset,
                         within(options_.trap));
 }
 
+bool UserDevice::settle() {
+  if (transport_.posts_open()) [[unlikely]]
+    (void)config_word(0, sizeof(std::uint32_t), within(options_.trap));
+  return !lost();
+}
+
 base::Result<void> UserDevice::check_dma(std::uint64_t offset, std::uint64_t size,
                                          base::Iova at) const {
   const std::uint64_t page =

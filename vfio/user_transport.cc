@@ -58,6 +58,7 @@ int milliseconds_until(UserTransport::Clock::time_point deadline) {
 struct UserTransport::Pending {
   std::uint16_t id;
   const Request& request;
+  std::uint64_t after_posts;  // sent before it
   bool done = false;
   std::optional<base::Error> error;
   Reply reply;
@@ -78,7 +79,7 @@ base::Result<UserTransport::Reply> UserTransport::call(const Request& request,
                                                        Clock::time_point deadline) {
   Lock lock(mutex_);
   if (lost()) return std::unexpected(lost_error(request.command));
-  Pending pending{next_id(), request, false, {}, {}};
+  Pending pending{next_id(), request, posts_, false, {}, {}};
   pending_.push_back(&pending);
   const wire::Header header{
       pending.id, static_cast<std::uint16_t>(request.command),
@@ -102,6 +103,8 @@ base::Result<void> UserTransport::post(wire::Command command, std::span<const st
       next_id(), static_cast<std::uint16_t>(command),
       static_cast<std::uint32_t>(sizeof(wire::Header) + head.size() + tail.size()),
       wire::kTypeCommand | wire::kNoReply, 0};
+  ++posts_;
+  posts_open_.store(true, std::memory_order_release);
   send(lock, header, head, tail, {});
   return {};
 }
@@ -232,6 +235,7 @@ void UserTransport::dispatch(Lock& lock, Message& message) {
 
 void UserTransport::finish(Pending& pending, Message& message) {
   pending.done = true;
+  if (pending.after_posts == posts_) posts_open_.store(false, std::memory_order_release);
   if ((message.header.flags & wire::kError) != 0) {
     error_replies_.fetch_add(1, std::memory_order_relaxed);
     pending.error = base::Error{code_of(message.header.error),

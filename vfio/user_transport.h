@@ -81,6 +81,9 @@ class UserTransport {
   // Loses the connection because the owner found a reply to be nonsense; passes the error on.
   std::unexpected<base::Error> broken(wire::Command command, std::string what);
 
+  // Whether something was posted that no later reply has shown to be done. Any reply to a command
+  // sent after it does: the server works commands off in order.
+  bool posts_open() const { return posts_open_.load(std::memory_order_acquire); }
   bool lost() const { return lost_.load(std::memory_order_acquire); }
   int fd() const { return socket_.get(); }
   std::uint64_t error_replies() const { return error_replies_.load(std::memory_order_relaxed); }
@@ -125,6 +128,8 @@ class UserTransport {
   std::vector<Pending*> pending_;
   std::vector<std::byte> answer_;
   std::uint16_t last_id_ = 0;
+  std::uint64_t posts_ = 0;  // so far
+  std::atomic<bool> posts_open_ = false;
   std::atomic<bool> lost_ = false;
   std::atomic<std::uint64_t> error_replies_ = 0;
 };

@@ -94,6 +94,7 @@ bool FakeGpuDevice::look() {
         std::atomic_ref(*doorbell_page_.at<std::uint64_t>(8 * i)).load(std::memory_order_acquire);
     if (now == std::exchange(seen_[i], now)) continue;
     doorbells.push_back({8 * i, now, 0});
+    calls.push_back("doorbell " + std::to_string(8 * i));
     ++doorbells_seen;
     any = true;
   }

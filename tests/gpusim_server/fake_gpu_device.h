@@ -54,7 +54,7 @@ class FakeGpuDevice final : public GpuDevice {
   };
   std::vector<Doorbell> doorbells;
   std::map<std::uint64_t, std::uint32_t> registers;
-  std::vector<std::string> calls;  // "read 10", "attach", ...
+  std::vector<std::string> calls;  // "read 16", "doorbell 64", "attach", ...
   unsigned resets = 0;
   std::atomic<unsigned> doorbells_seen = 0;  // for a test on another thread
   std::uint64_t steps = 0;

@@ -108,6 +108,28 @@ TEST(VfioClient, WithoutWakeEveryDoorbellIsAMessage) {
   EXPECT_EQ(pod.gpu->doorbells, (std::vector<FakeGpuDevice::Doorbell>{{0x40, 5, 8}, {0x48, 6, 4}}));
 }
 
+// The bus keeps the writes of one requester in order: trapped ones (messages) and mapped ones
+// (found by looking), whichever comes first.
+TEST(VfioClient, TrappedAndMappedWritesTakeEffectInTheirOrder) {
+  FakePod pod;
+  const SteadyClock clock;
+  auto host = InlineHost::create(pod.factory(), clock).value();
+  vfio::UserOptions options;
+  options.pump = [&] { host->pump(); };
+  auto device = vfio::connect_vfio_user(host->connect(0).value(), "sim:0", options).value();
+  auto doorbells = device->open_bar(vfio::BarIndex::k2).value();
+  auto registers = device->open_bar(vfio::BarIndex::k5).value();
+  pod.gpu->calls.clear();
+  doorbells->ring_doorbell64(0x40, 1);
+  registers->write32(0x10, 1);
+  registers->write32(0x20, 1);
+  doorbells->ring_doorbell64(0x48, 1);
+  registers->write32(0x30, 1);
+  host->pump();
+  EXPECT_EQ(pod.gpu->calls, (std::vector<std::string>{"doorbell 64", "write 16", "write 32",
+                                                      "doorbell 72", "write 48"}));
+}
+
 TEST(VfioClient, DmaAndInterruptsInLine) {
   FakePod pod;
   const SteadyClock clock;

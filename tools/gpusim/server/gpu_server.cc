@@ -53,7 +53,7 @@ bool GpuServer::serve() {
 
 bool GpuServer::step() {
   if (stepping_) return false;
-  // The socket first: what the client sent before a store has its effect before it.
+  // Messages have looks of their own; a store that none of them found is taken after them.
   const bool stored = device_.stored();
   bool any = false;
   if (stored || worked_ || ++unlooked_ >= options_.steps_a_look) {
