@@ -2,6 +2,7 @@
 // them. Page tables are written here by hand, with constants of their own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -84,10 +85,15 @@ class FakeFabric : public FabricPort {
  public:
   Outcome access(RemoteAccess& access) override;
   std::span<const std::byte> source(std::uint64_t, std::uint64_t) override { return {}; }
-  std::span<std::byte> target(std::uint64_t, std::uint64_t) override { return {}; }
+  std::span<std::byte> target(std::uint64_t npa, std::uint64_t bytes) override {
+    const std::uint64_t offset = npa & ((1ull << 41) - 1);
+    if (offset >= bulk) return {};
+    return std::span(memory).subspan(offset, std::min(bytes, bulk - offset));
+  }
   void stored(std::uint64_t, std::uint64_t) override {}
 
   Outcome answer = Outcome::kOk;
+  std::uint64_t bulk = 0;      // target() gives the memory below this offset
   unsigned retries_first = 0;  // this many accesses are answered "retry" before `answer`
   std::vector<std::byte> memory = std::vector<std::byte>(4 << 20);  // at offset 0 of any target
   struct Seen {

@@ -121,38 +121,32 @@ Outcome DataMover::translate(const Requester& who, MoveJob::Space space, std::ui
   return hub_.physical(address, bytes, space == MoveJob::Space::kBus, run);
 }
 
-// Both runs of `access` from `offset` of the job on, of equal length; blocked_ is set when that
-// fails.
-Outcome DataMover::translate_both(const Requester& who, std::uint64_t offset, std::uint64_t bytes,
-                                  Access& access) {
-  std::uint64_t address = job_.target + offset;
-  bool write = true;
-  Outcome outcome =
-      translate(who, job_.target_space, address, bytes, AccessType::kWrite, access.target);
-  if (outcome == Outcome::kOk && !job_.fill) {
-    address = job_.source + offset;
-    write = false;
-    outcome = translate(who, job_.source_space, address, access.target.bytes, AccessType::kRead,
-                        access.source);
-    access.target.bytes = access.source.bytes;
-  }
-  if (outcome != Outcome::kOk)
-    blocked_ = Result{State::kFailed, outcome, address, write, hub_.last_error()};
-  return outcome;
+bool DataMover::ahead(const Requester& who, MoveJob::Space space, std::uint64_t address,
+                      std::uint64_t bytes, AccessType type, Run& run) {
+  if (space == MoveJob::Space::kVirtual) return hub_.ahead(who, address, bytes, type, run);
+  return translate(who, space, address, bytes, type, run) == Outcome::kOk;
 }
 
 // Makes the access longer while what follows the runs in the piece goes on where they end: an entry
-// a page would otherwise make each page an access. What cannot be translated is what issue() would
-// meet next, and ends as if it had.
+// a page would otherwise make each page an access. It looks ahead only: where it stops, issue()
+// goes on with an access of its own, and meets the faults.
 void DataMover::extend(const Requester& who, const Piece& piece, Access& access) {
   while (access.target.bytes < piece.bytes) {
-    const std::uint64_t done = access.target.bytes;
-    Access next;
-    if (translate_both(who, piece.offset + done, piece.bytes - done, next) != Outcome::kOk) return;
-    if (!follows(access.target, next.target)) return;
-    if (!job_.fill && !follows(access.source, next.source)) return;
-    access.target.bytes += next.target.bytes;
-    access.source.bytes += next.source.bytes;
+    const std::uint64_t offset = piece.offset + access.target.bytes;
+    Run target, source;
+    if (!ahead(who, job_.target_space, job_.target + offset, piece.bytes - access.target.bytes,
+               AccessType::kWrite, target) ||
+        !follows(access.target, target))
+      return;
+    if (!job_.fill) {
+      if (!ahead(who, job_.source_space, job_.source + offset, target.bytes, AccessType::kRead,
+                 source) ||
+          !follows(access.source, source))
+        return;
+      target.bytes = source.bytes;
+      access.source.bytes += source.bytes;
+    }
+    access.target.bytes += target.bytes;
   }
 }
 
@@ -162,7 +156,21 @@ bool DataMover::issue(const Requester& who) {
   Access access;
   access.offset = piece.offset;
   access.due = clock_.now() + delay_;
-  if (translate_both(who, piece.offset, piece.bytes, access) != Outcome::kOk) return false;
+  std::uint64_t address = job_.target + piece.offset;
+  bool write = true;
+  Outcome outcome =
+      translate(who, job_.target_space, address, piece.bytes, AccessType::kWrite, access.target);
+  if (outcome == Outcome::kOk && !job_.fill) {
+    address = job_.source + piece.offset;
+    write = false;
+    outcome = translate(who, job_.source_space, address, access.target.bytes, AccessType::kRead,
+                        access.source);
+    access.target.bytes = access.source.bytes;
+  }
+  if (outcome != Outcome::kOk) {
+    blocked_ = Result{State::kFailed, outcome, address, write, hub_.last_error()};
+    return false;
+  }
   if (!job_.backwards) extend(who, piece, access);
   access.target_ticket = hub_.begin(who.vmid, access.target);
   if (!job_.fill) access.source_ticket = hub_.begin(who.vmid, access.source);
@@ -171,9 +179,9 @@ bool DataMover::issue(const Requester& who) {
   return true;
 }
 
-Outcome DataMover::fill(const Requester& who, Run target) {
+// `value`: its byte 0 goes to the first byte of the run.
+Outcome DataMover::fill(const Requester& who, Run target, std::uint32_t value) {
   failed_write_ = true;
-  std::uint32_t value = job_.value;
   while (target.bytes != 0) {
     const auto memory = hub_.target(target);
     if (memory.empty()) {
@@ -184,6 +192,7 @@ Outcome DataMover::fill(const Requester& who, Run target) {
     repeat(memory.data(), memory.size(), value);
     hub_.stored(who, target, memory.size());
     value = std::rotr(value, static_cast<int>(memory.size() % 4 * 8));
+    moved_ += memory.size();
     target.address += memory.size();
     target.bytes -= memory.size();
   }
@@ -221,6 +230,7 @@ Outcome DataMover::copy(const Requester& who, Run source, Run target) {
       if (failed_write_) outcome = hub_.write_run(who, target, bounce_);
     }
     if (outcome != Outcome::kOk) return outcome;
+    moved_ += bytes;
     source.address += bytes;
     source.bytes -= bytes;
     target.address += bytes;
@@ -230,7 +240,9 @@ Outcome DataMover::copy(const Requester& who, Run source, Run target) {
 }
 
 Outcome DataMover::finish(const Requester& who, const Access& access) {
-  return job_.fill ? fill(who, access.target) : copy(who, access.source, access.target);
+  moved_ = 0;
+  if (!job_.fill) return copy(who, access.source, access.target);
+  return fill(who, access.target, std::rotr(job_.value, static_cast<int>(access.offset % 4 * 8)));
 }
 
 void DataMover::end(const Access& access) {
@@ -281,9 +293,10 @@ DataMover::Result DataMover::run(const Requester& who, std::size_t& budget) {
     in_flight_[at] = in_flight_.back();
     in_flight_.pop_back();
     if (outcome != Outcome::kOk) {
-      if (outcome == Outcome::kRetry) again_.push_back({access.offset, access.target.bytes});
+      const std::uint64_t at = access.offset + moved_;
+      if (outcome == Outcome::kRetry) again_.push_back({at, access.target.bytes - moved_});
       const std::uint64_t side = failed_write_ ? job_.target : job_.source;
-      return {State::kFailed, outcome, side + access.offset, failed_write_, hub_.last_error()};
+      return {State::kFailed, outcome, side + at, failed_write_, hub_.last_error()};
     }
     budget -= std::min<std::size_t>(budget, access.target.bytes);
   }

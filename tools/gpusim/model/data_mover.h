@@ -73,13 +73,13 @@ class DataMover {
   Piece next_piece() const;
   void took(const Piece& piece, std::uint64_t bytes);
   bool issue(const Requester& who);
-  Outcome translate_both(const Requester& who, std::uint64_t offset, std::uint64_t bytes,
-                         Access& access);
   void extend(const Requester& who, const Piece& piece, Access& access);
   Outcome translate(const Requester& who, MoveJob::Space space, std::uint64_t address,
                     std::uint64_t bytes, AccessType type, Run& run);
+  bool ahead(const Requester& who, MoveJob::Space space, std::uint64_t address, std::uint64_t bytes,
+             AccessType type, Run& run);
   Outcome finish(const Requester& who, const Access& access);
-  Outcome fill(const Requester& who, Run target);
+  Outcome fill(const Requester& who, Run target, std::uint32_t value);
   Outcome copy(const Requester& who, Run source, Run target);
   void end(const Access& access);
   std::size_t pick();
@@ -94,6 +94,7 @@ class DataMover {
   std::uint64_t issued_ = 0;
   std::uint64_t flying_ = 0;  // bytes
   bool failed_write_ = false;
+  std::uint64_t moved_ = 0;  // bytes of the access that finish() does or did
   std::vector<Access> in_flight_;
   std::vector<Piece> again_;  // the target said retry: to be translated anew
   std::optional<Result>

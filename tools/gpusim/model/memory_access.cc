@@ -62,6 +62,12 @@ void copy_in(std::span<std::byte> to, std::byte* from) {
   }
 }
 
+// The bytes of an access to the bus up to the end of its page: no request crosses it, so what is
+// refused is a page, and what lay before it is done.
+std::size_t to_page_end(std::uint64_t iova, std::size_t bytes) {
+  return std::min<std::size_t>(bytes, base::kPageSize - iova % base::kPageSize);
+}
+
 }  // namespace
 
 std::uint64_t atomic_at(std::byte* at, AtomicOp op, std::uint64_t operand, std::uint64_t compare) {
@@ -92,31 +98,41 @@ std::uint64_t MemoryAccess::bus_address(std::uint64_t iova) {
 }
 
 Outcome MemoryAccess::read_bus(const Requester& who, std::uint64_t iova, std::span<std::byte> to) {
-  iova = bus_address(iova);
   HostBus* bus = context_.bus();
-  std::byte* direct = bus == nullptr ? nullptr : bus->direct(base::Iova(iova), to.size(), false);
-  if (direct != nullptr) {
-    copy_in(to, direct);
-  } else if (bus == nullptr || !bus->read(base::Iova(iova), to)) {
-    bus_failed(who, iova, to.size(), false);
-    return Outcome::kBusError;
+  for (iova = bus_address(iova); !to.empty();) {
+    const auto piece = to.first(to_page_end(iova, to.size()));
+    std::byte* direct =
+        bus == nullptr ? nullptr : bus->direct(base::Iova(iova), piece.size(), false);
+    if (direct != nullptr) {
+      copy_in(piece, direct);
+    } else if (bus == nullptr || !bus->read(base::Iova(iova), piece)) {
+      bus_failed(who, iova, piece.size(), false);
+      return Outcome::kBusError;
+    }
+    counters_.bus_reads += piece.size();
+    iova += piece.size();
+    to = to.subspan(piece.size());
   }
-  counters_.bus_reads += to.size();
   return Outcome::kOk;
 }
 
 Outcome MemoryAccess::write_bus(const Requester& who, std::uint64_t iova,
                                 std::span<const std::byte> from) {
-  iova = bus_address(iova);
   HostBus* bus = context_.bus();
-  std::byte* direct = bus == nullptr ? nullptr : bus->direct(base::Iova(iova), from.size(), true);
-  if (direct != nullptr) {
-    copy_out(direct, from);
-  } else if (bus == nullptr || !bus->write(base::Iova(iova), from)) {
-    bus_failed(who, iova, from.size(), true);
-    return Outcome::kBusError;
+  for (iova = bus_address(iova); !from.empty();) {
+    const auto piece = from.first(to_page_end(iova, from.size()));
+    std::byte* direct =
+        bus == nullptr ? nullptr : bus->direct(base::Iova(iova), piece.size(), true);
+    if (direct != nullptr) {
+      copy_out(direct, piece);
+    } else if (bus == nullptr || !bus->write(base::Iova(iova), piece)) {
+      bus_failed(who, iova, piece.size(), true);
+      return Outcome::kBusError;
+    }
+    counters_.bus_writes += piece.size();
+    iova += piece.size();
+    from = from.subspan(piece.size());
   }
-  counters_.bus_writes += from.size();
   return Outcome::kOk;
 }
 

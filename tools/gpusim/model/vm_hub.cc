@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cassert>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "base/bytes.h"
@@ -173,6 +174,45 @@ const Leaf* VmHub::Impl::find_leaf(const Requester& who, std::uint64_t va, std::
   return nullptr;
 }
 
+namespace {
+
+// What of an access the leaf does not allow.
+std::optional<FaultCause> denied(const Leaf& leaf, AccessType type) {
+  const bool no_read = type != AccessType::kWrite && !leaf.readable;
+  const bool no_write = type != AccessType::kRead && !leaf.writeable;
+  // Atomics on memory that is not local need the B bit.
+  const bool no_atomic =
+      type == AccessType::kAtomic && leaf.kind != Leaf::Kind::kVram && !leaf.bus_atomics;
+  if (!no_read && !no_write && !no_atomic) return std::nullopt;
+  FaultCause cause = FaultCause::right(no_write || no_atomic);
+  cause.remote_or_prt = leaf.kind == Leaf::Kind::kRemote;
+  return cause;
+}
+
+}  // namespace
+
+// Where `va` lies under the leaf. False outside VRAM.
+bool VmHub::Impl::place(const Leaf& leaf, std::uint64_t va, std::uint64_t bytes, Run& run) const {
+  const std::uint64_t into = va - (leaf.first_page << 12);
+  run.address = leaf.address + into;
+  run.bytes = std::min(bytes, (leaf.pages() << 12) - into);
+  run.poison_reader = leaf.poison ? leaf.owner : 0;
+  switch (leaf.kind) {
+    case Leaf::Kind::kVram:
+      run.kind = Run::Kind::kVram;
+      if (run.address >= vram.size()) return false;
+      run.bytes = std::min(run.bytes, vram.size() - run.address);
+      return true;
+    case Leaf::Kind::kSystem:
+      run.kind = Run::Kind::kSystem;
+      return true;
+    case Leaf::Kind::kRemote:
+      run.kind = Run::Kind::kRemote;
+      return true;
+  }
+  return false;
+}
+
 Outcome VmHub::Impl::translate(const Requester& who, std::uint64_t va, std::uint64_t bytes,
                                AccessType type, bool incoming, Run& run) {
   assert(who.vmid < HubRegisters::kVmids && bytes != 0);
@@ -181,40 +221,34 @@ Outcome VmHub::Impl::translate(const Requester& who, std::uint64_t va, std::uint
   const Leaf* leaf = find_leaf(who, va, bytes, type, incoming, run, outcome);
   if (leaf == nullptr) return outcome;
 
-  const bool remote = leaf->kind == Leaf::Kind::kRemote;
-  const bool no_read = type != AccessType::kWrite && !leaf->readable;
-  const bool no_write = type != AccessType::kRead && !leaf->writeable;
-  // Atomics on memory that is not local need the B bit.
-  const bool no_atomic =
-      type == AccessType::kAtomic && leaf->kind != Leaf::Kind::kVram && !leaf->bus_atomics;
-  if (no_read || no_write || no_atomic) {
-    FaultCause cause = FaultCause::right(no_write || no_atomic);
-    cause.remote_or_prt = remote;
-    return fault(who, va, bytes, type, cause, incoming, run);
-  }
+  if (const auto cause = denied(*leaf, type))
+    return fault(who, va, bytes, type, *cause, incoming, run);
   if (incoming) {
     if (leaf->executable) return Outcome::kRetry;  // X = 1: the exporter is revoking (D47)
-    if (remote) return Outcome::kRefused;          // nothing is forwarded
+    if (leaf->kind == Leaf::Kind::kRemote) return Outcome::kRefused;  // nothing is forwarded
   }
-  const std::uint64_t into = va - (leaf->first_page << 12);
-  run.address = leaf->address + into;
-  run.bytes = std::min(bytes, (leaf->pages() << 12) - into);
-  run.poison_reader = leaf->poison ? leaf->owner : 0;
-  switch (leaf->kind) {
-    case Leaf::Kind::kVram:
-      run.kind = Run::Kind::kVram;
-      if (run.address >= vram.size())
-        return fault(who, va, bytes, type, FaultCause::misplaced(), incoming, run);
-      run.bytes = std::min(run.bytes, vram.size() - run.address);
-      break;
-    case Leaf::Kind::kSystem:
-      run.kind = Run::Kind::kSystem;
-      break;
-    case Leaf::Kind::kRemote:
-      run.kind = Run::Kind::kRemote;
-      break;
-  }
-  return Outcome::kOk;
+  if (place(*leaf, va, bytes, run)) return Outcome::kOk;
+  return fault(who, va, bytes, type, FaultCause::misplaced(), incoming, run);
+}
+
+// The cached or walked leaf over a page; null, and nothing raised, when there is none.
+const Leaf* VmHub::Impl::quiet_leaf(std::uint8_t vmid, std::uint64_t page) {
+  if (page < registers.start_page(vmid) || page > registers.end_page(vmid) ||
+      !registers.context_enabled(vmid))
+    return nullptr;
+  if (const Leaf* known = cache.find(vmid, page)) return known;
+  Walk walk = walker.walk(vmid, page);
+  if (walk.kind != Walk::Kind::kLeaf) return nullptr;
+  ++counters.walks;
+  referenced(vmid, walk.leaf);
+  return cache.insert(vmid, walk.leaf);
+}
+
+bool VmHub::Impl::ahead(const Requester& who, std::uint64_t va, std::uint64_t bytes,
+                        AccessType type, Run& run) {
+  if (who.vmid == 0 && aperture(va, bytes, run)) return true;
+  const Leaf* leaf = quiet_leaf(who.vmid, va >> 12);
+  return leaf != nullptr && !denied(*leaf, type) && place(*leaf, va, bytes, run);
 }
 
 namespace {
@@ -230,17 +264,8 @@ std::uint64_t incoming_va(std::uint64_t npa, std::uint16_t sender, AddressMode m
 // A leaf in VRAM that lets the access through; null leaves the rest (faults, X = 1, poison) to
 // incoming().
 const Leaf* VmHub::Impl::incoming_leaf(std::uint64_t page, bool write) {
-  if (page < registers.start_page(kNpaVmid) || page > registers.end_page(kNpaVmid) ||
-      !registers.context_enabled(kNpaVmid))
-    return nullptr;
-  const Leaf* leaf = cache.find(kNpaVmid, page);
-  if (leaf == nullptr) {
-    Walk walk = walker.walk(kNpaVmid, page);
-    if (walk.kind != Walk::Kind::kLeaf) return nullptr;
-    ++counters.walks;
-    referenced(kNpaVmid, walk.leaf);
-    leaf = cache.insert(kNpaVmid, walk.leaf);
-  }
+  const Leaf* leaf = quiet_leaf(kNpaVmid, page);
+  if (leaf == nullptr) return nullptr;
   const bool allowed = write ? leaf->writeable : leaf->readable;
   if (!allowed || leaf->executable || leaf->kind != Leaf::Kind::kVram) return nullptr;
   return leaf->poison && !write ? nullptr : leaf;
@@ -360,6 +385,10 @@ void VmHub::incoming_stored(std::uint16_t sender, std::uint64_t npa, std::uint64
 Outcome VmHub::translate(const Requester& who, std::uint64_t va, std::uint64_t bytes,
                          AccessType type, Run& run) {
   return impl_->translate(who, va, bytes, type, false, run);
+}
+bool VmHub::ahead(const Requester& who, std::uint64_t va, std::uint64_t bytes, AccessType type,
+                  Run& run) {
+  return impl_->ahead(who, va, bytes, type, run);
 }
 Outcome VmHub::physical(std::uint64_t address, std::uint64_t bytes, bool system, Run& run) const {
   if (system) {

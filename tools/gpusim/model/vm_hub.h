@@ -97,8 +97,12 @@ class VmHub : public AddressSpace {
   // Where `va` leads, for up to `bytes`; raises faults as an access would.
   Outcome translate(const Requester& who, std::uint64_t va, std::uint64_t bytes, AccessType type,
                     Run& run);
-  // The same for a physical VRAM address or an IOVA (`system`), without translation. kFault outside
-  // VRAM.
+  // The same ahead of the access: raises nothing, and is false where translate() would raise a
+  // fault or lead to no memory.
+  bool ahead(const Requester& who, std::uint64_t va, std::uint64_t bytes, AccessType type,
+             Run& run);
+  // As translate() for a physical VRAM address or an IOVA (`system`), without translation. kFault
+  // outside VRAM.
   Outcome physical(std::uint64_t address, std::uint64_t bytes, bool system, Run& run) const;
   // Moves the bytes of a run. kBusError, kRetry, kRefused or kPeerLost as the target answers.
   Outcome read_run(const Requester& who, const Run& run, std::span<std::byte> to);

@@ -17,6 +17,10 @@ struct VmHub::Impl {
 
   Outcome translate(const Requester& who, std::uint64_t va, std::uint64_t bytes, AccessType type,
                     bool incoming, Run& run);
+  bool ahead(const Requester& who, std::uint64_t va, std::uint64_t bytes, AccessType type,
+             Run& run);
+  bool place(const Leaf& leaf, std::uint64_t va, std::uint64_t bytes, Run& run) const;
+  const Leaf* quiet_leaf(std::uint8_t vmid, std::uint64_t page);
   Outcome incoming(RemoteAccess& access, AddressMode mode, bool enabled);
   bool incoming_run(std::uint64_t va, std::uint64_t bytes, bool write, Run& run);
   const Leaf* incoming_leaf(std::uint64_t page, bool write);
