@@ -108,7 +108,9 @@ class RingProducer {
   // Whether `count` slots may be filled; nothing as above. The consumer's index, which the other
   // side's core has to give up, is looked at only when what it was last does not do.
   std::optional<bool> has_room(std::uint32_t count) {
-    if (slots_ - (tail_ - head_seen_) >= count) return true;
+    // More unread than there are slots: room() was asked in between, or the index was broken.
+    if (const auto unread = tail_ - head_seen_; unread <= slots_ && slots_ - unread >= count)
+      return true;
     head_seen_ = load_acquire(indices_->head);
     const std::uint32_t unread = tail_ - head_seen_;
     if (unread > slots_) return std::nullopt;
