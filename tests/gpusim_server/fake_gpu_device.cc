@@ -87,11 +87,21 @@ void FakeGpuDevice::write_vram_bar(std::uint64_t offset, std::span<const std::by
   std::ranges::copy(from, vram() + offset);
 }
 
+std::uint64_t FakeGpuDevice::doorbell(std::size_t index) const {
+  return std::atomic_ref(*doorbell_page_.at<std::uint64_t>(8 * index))
+      .load(std::memory_order_acquire);
+}
+
+bool FakeGpuDevice::stored() const {
+  for (std::size_t i = 0; i < seen_.size(); ++i)
+    if (doorbell(i) != seen_[i]) return true;
+  return false;
+}
+
 bool FakeGpuDevice::look() {
   bool any = false;
   for (std::size_t i = 0; i < seen_.size(); ++i) {
-    const std::uint64_t now =
-        std::atomic_ref(*doorbell_page_.at<std::uint64_t>(8 * i)).load(std::memory_order_acquire);
+    const std::uint64_t now = doorbell(i);
     if (now == std::exchange(seen_[i], now)) continue;
     doorbells.push_back({8 * i, now, 0});
     calls.push_back("doorbell " + std::to_string(8 * i));

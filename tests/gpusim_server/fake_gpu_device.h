@@ -37,6 +37,7 @@ class FakeGpuDevice final : public GpuDevice {
   void read_vram_bar(std::uint64_t offset, std::span<std::byte> to) override;
   void write_vram_bar(std::uint64_t offset, std::span<const std::byte> from) override;
   bool look() override;
+  bool stored() const override;
   bool step() override;
   bool waiting() const override { return waiting_; }
   bool gone() const override { return gone_; }
@@ -68,6 +69,8 @@ class FakeGpuDevice final : public GpuDevice {
   base::UniqueFd register_memory_;
   base::Mapping vram_map_;
   base::Mapping doorbell_page_;
+  std::uint64_t doorbell(std::size_t index) const;
+
   std::vector<std::uint64_t> seen_;
   std::vector<std::function<void(HostBus*)>> jobs_;
   HostBus* bus_ = nullptr;
