@@ -16,7 +16,7 @@ base::GpuVa address_of(const fabric::NpaRange& range) {
 
 void NpaSpace::set_roots(Pde root) {
   for (const auto& hub : gpu_.topology().mmhubs) {
-    set_retry(hub, kNpaVmid, false);  // a peer's access is answered, never held
+    set_fault_mode(hub, kNpaVmid, false);  // a peer's access is answered, never held
     set_root(hub, kNpaVmid, root);
   }
 }

@@ -81,9 +81,9 @@ TEST_F(HubSetupTest, RootIsWrittenLowHalfFirst) {
   EXPECT_EQ(writes[0].value, 0x2345'6005u);
   EXPECT_EQ(writes[1].dword, offset(f.hubs[2], 0x17c + 14));
   EXPECT_EQ(writes[1].value, 1u);
-  set_retry(f.hubs[2], base::Vmid(7), true);
-  EXPECT_EQ(value(f.hubs[2], 0x117), 0x100u);
-  set_retry(f.hubs[2], base::Vmid(7), false);
+  set_fault_mode(f.hubs[2], base::Vmid(7), true);
+  EXPECT_EQ(value(f.hubs[2], 0x117), 0xAAA100u);  // retry; default page for all but RANGE
+  set_fault_mode(f.hubs[2], base::Vmid(7), false);
   EXPECT_EQ(value(f.hubs[2], 0x117), 0u);
 }
 

@@ -27,7 +27,7 @@ void VmidPool::bind(Pde root, bool retry,
   in_use_[vmid.value()] = *pasid;
   for (const auto& hub : hubs_) {
     interrupts_.set_pasid(HubKind::kGfxhub, hub.instance, vmid, *pasid);
-    set_retry(hub, vmid, retry);
+    set_fault_mode(hub, vmid, retry);
     set_root(hub, vmid, root);
   }
   flushes_.submit(FlushTarget::client(vmid), FlushType::kHeavy, {},

@@ -98,17 +98,19 @@ base::Value<CONTEXT_CNTL> context(unsigned depth) {
       .with<R::EXECUTE_PROTECTION_FAULT_ENABLE_INTERRUPT>(true);
 }
 
-// After a final fault the access goes to the default page and the engine goes on, so that a dead
-// client's work runs out.
-base::Value<CONTEXT_CNTL> with_default_page(base::Value<CONTEXT_CNTL> value) {
+// A VM with faults: bad accesses are retried, and once its VM is dead they go to the default page,
+// so that what is in flight runs out. Not those outside the address space, which are never retried.
+// A VM without faults: each bad access stops the queue that made it.
+base::Value<CONTEXT_CNTL> with_fault_mode(base::Value<CONTEXT_CNTL> value, bool faults) {
   using R = CONTEXT_CNTL;
-  return value.with<R::RANGE_PROTECTION_FAULT_ENABLE_DEFAULT>(true)
-      .with<R::DUMMY_PAGE_PROTECTION_FAULT_ENABLE_DEFAULT>(true)
-      .with<R::PDE0_PROTECTION_FAULT_ENABLE_DEFAULT>(true)
-      .with<R::VALID_PROTECTION_FAULT_ENABLE_DEFAULT>(true)
-      .with<R::READ_PROTECTION_FAULT_ENABLE_DEFAULT>(true)
-      .with<R::WRITE_PROTECTION_FAULT_ENABLE_DEFAULT>(true)
-      .with<R::EXECUTE_PROTECTION_FAULT_ENABLE_DEFAULT>(true);
+  return value.with<R::RETRY_PERMISSION_OR_INVALID_PAGE_FAULT>(faults)
+      .with<R::RANGE_PROTECTION_FAULT_ENABLE_DEFAULT>(false)
+      .with<R::DUMMY_PAGE_PROTECTION_FAULT_ENABLE_DEFAULT>(faults)
+      .with<R::PDE0_PROTECTION_FAULT_ENABLE_DEFAULT>(faults)
+      .with<R::VALID_PROTECTION_FAULT_ENABLE_DEFAULT>(faults)
+      .with<R::READ_PROTECTION_FAULT_ENABLE_DEFAULT>(faults)
+      .with<R::WRITE_PROTECTION_FAULT_ENABLE_DEFAULT>(faults)
+      .with<R::EXECUTE_PROTECTION_FAULT_ENABLE_DEFAULT>(faults);
 }
 
 void close_identity_aperture(const RegisterBlock& hub) {
@@ -178,10 +180,8 @@ void bring_up_hub(const VmHub& vm_hub, const HubSetup& setup) {
   for (unsigned n = 1; n < kContexts; ++n) {
     auto value = context(PageTable::kLevels - 1);
     // A remote access that does not translate is refused, never answered from the default page.
-    if (vm_hub.kind != HubKind::kMmhub || n != kNpaContext) {
-      value = with_default_page(value).with<CONTEXT_CNTL::RETRY_PERMISSION_OR_INVALID_PAGE_FAULT>(
-          setup.retry);
-    }
+    if (vm_hub.kind != HubKind::kMmhub || n != kNpaContext)
+      value = with_fault_mode(value, setup.retry);
     set_root(vm_hub, base::Vmid(static_cast<std::uint8_t>(n)), Pde());  // faults every access
     hub.write(value, n);
     set_page_range(hub, n, 0, PageTable::kEnd.page() - 1);
@@ -198,12 +198,9 @@ void set_root(const VmHub& hub, base::Vmid vmid, Pde root) {
       hub.registers, root.raw(), vmid.value());
 }
 
-void set_retry(const VmHub& hub, base::Vmid vmid, bool retry) {
+void set_fault_mode(const VmHub& hub, base::Vmid vmid, bool faults) {
   hub.registers.modify<CONTEXT_CNTL>(
-      [retry](auto value) {
-        return value.template with<CONTEXT_CNTL::RETRY_PERMISSION_OR_INVALID_PAGE_FAULT>(retry);
-      },
-      vmid.value());
+      [faults](auto value) { return with_fault_mode(value, faults); }, vmid.value());
 }
 
 }  // namespace gpuumd

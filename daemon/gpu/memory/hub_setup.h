@@ -35,7 +35,9 @@ void bring_up_hub(const VmHub& hub, const HubSetup& setup);
 
 // Gives context `vmid` a root (LO, then HI). A flush of that VMID must follow (D22).
 void set_root(const VmHub& hub, base::Vmid vmid, Pde root);
-// Whether accesses of `vmid` to invalid entries are retried: by the mode of the VM that has it now.
-void set_retry(const VmHub& hub, base::Vmid vmid, bool retry);
+// What a bad access of `vmid` leads to, by the mode of the VM that has it now: with `faults` it is
+// retried until the entries change; without, it stops the queue that made it, so that no fence
+// behind it is written (docs/hardware/choices.md D14).
+void set_fault_mode(const VmHub& hub, base::Vmid vmid, bool faults);
 
 }  // namespace gpuumd
