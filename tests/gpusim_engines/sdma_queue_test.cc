@@ -371,6 +371,39 @@ TEST(Order, StepsAreBounded) {
   EXPECT_GE(steps, 60u);
 }
 
+// One packet may write a whole page table, or as much as a buffer holds.
+TEST(Order, StepsOfLongWritesAreBounded) {
+  constexpr std::uint32_t kEntries = 64 * 1024, kDwords = 4096;
+  Bench bench{BenchOptions{.step_bytes = 4096}};
+  Ring ring(bench, {.log2_dwords = 13});
+  ring.push({0x0043'000C, lo(mc(0)), hi(mc(0)), 1, 0, 0, 0, 0x1000, 0, kEntries - 1});
+  ring.push({2, lo(mc(1 << 20)), hi(mc(1 << 20)), kDwords - 1});
+  for (std::uint32_t i = 0; i < kDwords; ++i) ring.push({i + 1});
+  ring.submit();
+  unsigned steps = 0;
+  while (!ring.empty()) {
+    ASSERT_TRUE(ring.step());
+    ASSERT_LT(++steps, 1000u);
+  }
+  EXPECT_GE(steps, (kEntries * 8 + kDwords * 4) / 4096);
+  for (std::uint64_t i = 0; i < kEntries; ++i) ASSERT_EQ(bench.get_word(i * 8), i * 4096 + 1);
+  for (std::uint64_t i = 0; i < kDwords; i += 2)
+    ASSERT_EQ(bench.get_word((1 << 20) + i * 4), (i + 2) << 32 | (i + 1));
+}
+
+TEST(Order, EnginesTakeFromOneBudget) {
+  Bench bench;
+  Ring first(bench), second(bench, {.instance = 1});
+  first.fill(mc(0), 0x1111'1111, 8 << 20).submit();
+  second.fill(mc(16 << 20), 0x2222'2222, 8 << 20).submit();
+  std::size_t budget = 1536 * 1024;
+  EXPECT_TRUE(bench.sdma0->step(budget));
+  EXPECT_EQ(budget, 512u * 1024) << "its own share and no more";
+  EXPECT_TRUE(bench.sdma1->step(budget));
+  EXPECT_EQ(budget, 0u);
+  EXPECT_FALSE(bench.sdma0->step(budget)) << "nothing is left";
+}
+
 // --- scenarios ---
 
 TEST(Hang, QueueResetHelps) {

@@ -104,5 +104,35 @@ TEST_P(Copy, TheLogNamesEachAccess) {
 INSTANTIATE_TEST_SUITE_P(Modes, Copy, ::testing::Values("addr_mode=alias", "addr_mode=ident"),
                          [](const auto& info) { return std::string(info.param).substr(10); });
 
+// What a model in line may hold its thread for: all engines share what a step moves, and each gets
+// its turn.
+TEST(LimitedStep, EnginesShareItAndTakeTurns) {
+  constexpr std::uint64_t kLimit = 128 << 10, kPiece = 64 << 10, kBytes = 2 << 20;
+  constexpr std::uint64_t kOther = kLocal + kBytes;
+  PodBench pod;
+  pod.bring_up(false);
+  Gpu& gpu = pod.gpu(0);
+  std::ranges::fill(gpu.vram().cpu_view().subspan(kBuffer, kBytes), std::byte{0xAA});
+  gpu.limit_step(kLimit);
+  pod[0].submit_copy(kMc + kBuffer, kMc + kLocal, kBytes);
+  pod[0].start_copy(kMc + kBuffer, kMc + kOther, kBytes);
+  const auto arrived = [&](std::uint64_t at) {
+    std::uint64_t bytes = 0;
+    for (std::uint64_t page = 0; page < kBytes; page += 4096)
+      bytes += pod[0].get<std::uint8_t>(at + page + 4095) == 0xAA ? 4096 : 0;
+    return bytes;
+  };
+  std::uint64_t before = 0;
+  while (before < 2 * kBytes) {
+    ASSERT_TRUE(gpu.step());
+    const std::uint64_t sdma = arrived(kLocal), lsdma = arrived(kOther);
+    ASSERT_LE(sdma + lsdma - before, kLimit + kPiece);
+    before = sdma + lsdma;
+    if (sdma < kBytes && lsdma < kBytes) {
+      ASSERT_LE(std::max(sdma, lsdma) - std::min(sdma, lsdma), 2 * (kLimit + kPiece));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gpusim::test

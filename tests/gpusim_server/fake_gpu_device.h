@@ -38,6 +38,7 @@ class FakeGpuDevice final : public GpuDevice {
   void write_vram_bar(std::uint64_t offset, std::span<const std::byte> from) override;
   bool look() override;
   bool stored() const override;
+  void limit_step(std::size_t bytes) override { step_limit = bytes; }
   bool step() override;
   bool waiting() const override { return waiting_; }
   bool gone() const override { return gone_; }
@@ -57,6 +58,7 @@ class FakeGpuDevice final : public GpuDevice {
   std::map<std::uint64_t, std::uint32_t> registers;
   std::vector<std::string> calls;  // "read 16", "doorbell 64", "attach", ...
   unsigned resets = 0;
+  std::size_t step_limit = 0;                // 0: none was set
   std::atomic<unsigned> doorbells_seen = 0;  // for a test on another thread
   std::uint64_t steps = 0;
 

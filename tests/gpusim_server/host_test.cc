@@ -146,6 +146,15 @@ TEST(InlineHosted, PumpServesAClientOnTheSameThread) {
   EXPECT_EQ(host->connect(2).error().code, base::Errc::kOutOfRange);
 }
 
+TEST(InlineHosted, BoundsWhatAStepMovesAndOtherHostsDoNot) {
+  FakePod in_line, threaded;
+  const SteadyClock clock;
+  const auto host = InlineHost::create(in_line.factory(1), clock).value();
+  EXPECT_EQ(in_line.gpus[0]->step_limit, 256u * 1024);
+  const auto thread = ThreadHost::start(threaded.factory(1)).value();
+  EXPECT_EQ(threaded.gpus[0]->step_limit, 0u);
+}
+
 TEST(InlineHosted, MessageDmaIsAnsweredFromTheHook) {
   FakePod fakes;
   const SteadyClock clock;

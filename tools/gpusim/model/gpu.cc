@@ -308,11 +308,25 @@ bool Gpu::step() { return !gone_ && step_blocks(); }
 
 bool Gpu::stored() const { return gone_ || doorbell_page_.stored() || register_page_->stored(); }
 
+// SDMA and LSDMA share what a step may move. Whoever comes after the one that took the last of it
+// is first next time.
+bool Gpu::step_engines() {
+  const std::size_t count = sdma_.size() + 1;
+  std::size_t budget = step_bytes_;
+  bool did = false;
+  for (std::size_t i = 0; i < count && budget != 0; ++i) {
+    const std::size_t engine = (first_engine_ + i) % count;
+    did |= engine < sdma_.size() ? sdma_[engine]->step(budget) : lsdma_->step(budget);
+    if (budget != 0) continue;
+    first_engine_ = (engine + 1) % count;
+  }
+  return did;
+}
+
 // One piece of each block; interrupts last, so that what the others raised goes out with them.
 bool Gpu::step_blocks() {
   bool did = security_->step();
-  for (auto& engine : sdma_) did |= engine->step();
-  did |= lsdma_->step();
+  did |= step_engines();
   if (nht_ != nullptr) did |= nht_->step();
   did |= interrupts_->step();
   return did;

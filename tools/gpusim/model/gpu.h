@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/address.h"
 #include "base/result.h"
 #include "tools/gpusim/model/bases.h"
 #include "tools/gpusim/model/block_context.h"
@@ -60,6 +61,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   void write_vram_bar(std::uint64_t offset, std::span<const std::byte> from) override;
   bool look() override;
   bool stored() const override;
+  void limit_step(std::size_t bytes) override { step_bytes_ = bytes; }
   bool step() override;
   bool waiting() const override;
   bool gone() const override { return gone_; }
@@ -118,6 +120,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   void add_scenarios();
   void poison_vram();
   bool step_blocks();
+  bool step_engines();
   bool reachable() const;
 
   GpuOptions options_;
@@ -135,6 +138,8 @@ class Gpu : public GpuDevice, public FabricTarget {
   std::vector<std::unique_ptr<VmHub>> mmhubs_;
   std::vector<std::unique_ptr<SdmaEngine>> sdma_;
   std::unique_ptr<Lsdma> lsdma_;
+  std::size_t step_bytes_ = 4 * base::kMiB;
+  std::size_t first_engine_ = 0;  // of the next step
   std::unique_ptr<SecurityProcessor> security_;
   std::unique_ptr<SdmaDoorbells> sdma_doorbells_;
   NhtBlock* nht_ = nullptr;

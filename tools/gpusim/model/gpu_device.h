@@ -97,6 +97,10 @@ class GpuDevice : public Steppable {
   // Whether look() may find something; cheaper still.
   virtual bool stored() const { return true; }
 
+  // From now on a step moves at most about this much data: for a model on a thread that has other
+  // work, where memory that nobody has touched yet costs most (docs/model.md).
+  virtual void limit_step(std::size_t bytes) { (void)bytes; }
+
   // From Steppable. step(): one bounded piece of work of any block; false: nothing to do now.
   // waiting(): nothing to do now, but something becomes due by time alone.
 };

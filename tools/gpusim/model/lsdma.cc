@@ -1,5 +1,6 @@
 #include "tools/gpusim/model/lsdma.h"
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 
@@ -50,7 +51,7 @@ struct Lsdma::Impl {
   void add_scenario();
   void take(std::uint32_t written);
   std::uint32_t status() const;
-  bool step();
+  bool step(std::size_t& budget);
   void finish(std::uint32_t error);
   void failed(const DataMover::Result& result);
 
@@ -179,8 +180,8 @@ void Lsdma::Impl::failed(const DataMover::Result& result) {
     finish(result.write ? kWriteNack : kReadNack);
 }
 
-bool Lsdma::Impl::step() {
-  if (hung || not_before > context.clock.now()) return false;
+bool Lsdma::Impl::step(std::size_t& budget) {
+  if (budget == 0 || hung || not_before > context.clock.now()) return false;
   if (!current) {
     if (fifo.empty()) return false;
     current = fifo.front();
@@ -192,8 +193,10 @@ bool Lsdma::Impl::step() {
     mover.start(current->job);
   }
   const Requester who{"lsdma", current->vmid, kCid, kCid};
-  std::size_t budget = config.step_bytes;
-  const DataMover::Result result = mover.run(who, budget);
+  const std::size_t share = std::min(budget, config.step_bytes);
+  std::size_t left = share;
+  const DataMover::Result result = mover.run(who, left);
+  budget -= share - left;
   switch (result.state) {
     case DataMover::State::kDone:
       counters.bytes += current->job.bytes;
@@ -214,7 +217,7 @@ Lsdma::Lsdma(const LsdmaConfig& config, const BlockContext& context, VmHub& hub)
     : impl_(std::make_unique<Impl>(config, context, hub)) {}
 Lsdma::~Lsdma() = default;
 
-bool Lsdma::step() { return impl_->step(); }
+bool Lsdma::step(std::size_t& budget) { return impl_->step(budget); }
 bool Lsdma::waiting() const {
   return !impl_->hung && (impl_->current.has_value() || !impl_->fifo.empty());
 }

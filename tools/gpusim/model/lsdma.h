@@ -31,7 +31,12 @@ class Lsdma : public Steppable {
   Lsdma(const Lsdma&) = delete;
   Lsdma& operator=(const Lsdma&) = delete;
 
-  bool step() override;
+  // Takes what it moves from `budget`, which several engines may share.
+  bool step(std::size_t& budget);
+  bool step() override {
+    std::size_t own = SIZE_MAX;
+    return step(own);
+  }
   bool waiting() const override;
   void reset();
   const LsdmaCounters& counters() const;

@@ -1,6 +1,8 @@
 #include "tools/gpusim/model/sdma.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <string>
 
 #include "tools/gpusim/model/sdma_queue.h"
@@ -21,7 +23,7 @@ struct SdmaEngine::Impl {
   void add_scenario();
   void set_control(unsigned queue, std::uint32_t written, std::uint32_t before);
   void reset_queues(std::uint32_t mask);
-  bool step();
+  bool step(std::size_t& budget);
   bool can_run(unsigned queue) const {
     return ((hung >> queue) & 1) == 0 && queues[queue]->has_work();
   }
@@ -127,8 +129,8 @@ void SdmaEngine::Impl::add_scenario() {
 }
 
 // Round robin; while a queue is stalled and stalls are the whole instance's, only that queue runs.
-bool SdmaEngine::Impl::step() {
-  if (!registers.running()) return false;
+bool SdmaEngine::Impl::step(std::size_t& budget) {
+  if (budget == 0 || !registers.running()) return false;
   std::uint32_t ready = 0;
   std::uint32_t stalled = 0;
   for (unsigned q = 0; q < kQueues; ++q) {
@@ -138,14 +140,15 @@ bool SdmaEngine::Impl::step() {
   }
   if (ready == 0) return false;
   if (config.stall == SdmaStall::kInstance && stalled != 0) ready = stalled;
-  const std::size_t share =
-      config.step_bytes / static_cast<unsigned>(__builtin_popcount(ready)) + 1;
+  const std::size_t share = std::max<std::size_t>(
+      1, std::min(budget, config.step_bytes) / static_cast<unsigned>(std::popcount(ready)));
   bool worked = false;
   for (unsigned i = 0; i < kQueues; ++i) {
     const unsigned q = (first + i) % kQueues;
     if (((ready >> q) & 1) == 0) continue;
-    std::size_t budget = share;
-    worked |= queues[q]->run(budget);
+    std::size_t left = share;
+    worked |= queues[q]->run(left);
+    budget -= std::min(budget, share - left);
   }
   first = (first + 1) % kQueues;
   return worked;
@@ -168,7 +171,7 @@ bool SdmaEngine::doorbell(std::uint32_t dword_index, std::uint64_t value, unsign
   return taken;
 }
 
-bool SdmaEngine::step() { return impl_->step(); }
+bool SdmaEngine::step(std::size_t& budget) { return impl_->step(budget); }
 
 bool SdmaEngine::waiting() const {
   if (!impl_->registers.running()) return false;

@@ -50,7 +50,12 @@ class SdmaEngine : public Steppable {
   // `bytes` 4 or 8; 4 changes the low half only (D29).
   bool doorbell(std::uint32_t dword_index, std::uint64_t value, unsigned bytes);
 
-  bool step() override;
+  // Takes what it moves from `budget`, which several engines may share.
+  bool step(std::size_t& budget);
+  bool step() override {
+    std::size_t own = SIZE_MAX;
+    return step(own);
+  }
   bool waiting() const override;
 
   // DEVICE_RESET: halts, drops what was in flight.

@@ -36,7 +36,7 @@ SdmaQueue::Progress SdmaQueue::execute(std::size_t& budget) {
     case SdmaOp::kConstFill:
       return move(budget);
     case SdmaOp::kWrite:
-      return write_linear();
+      return write_linear(budget);
     case SdmaOp::kIndirect:
       return indirect();
     case SdmaOp::kFence:
@@ -50,7 +50,7 @@ SdmaQueue::Progress SdmaQueue::execute(std::size_t& budget) {
     case SdmaOp::kAtomic:
       return atomic();
     case SdmaOp::kPtePde:
-      return pte_pde();
+      return pte_pde(budget);
     case SdmaOp::kTimestamp:
       return timestamp();
     case SdmaOp::kRegisterWrite:
@@ -105,7 +105,7 @@ SdmaQueue::Progress SdmaQueue::move(std::size_t& budget) {
 
 // --- small writes ---
 
-SdmaQueue::Progress SdmaQueue::write_linear() {
+SdmaQueue::Progress SdmaQueue::write_linear(std::size_t& budget) {
   const std::uint64_t to = address(1);
   const std::uint64_t dwords = std::uint64_t{word(3)} + 1;
   if (!base::is_aligned(to, sizeof(std::uint32_t))) return exception();
@@ -115,6 +115,7 @@ SdmaQueue::Progress SdmaQueue::write_linear() {
   };
   std::array<std::uint64_t, 64> words;
   while (progress_ < dwords) {
+    if (budget == 0) return Progress::kMore;
     const std::uint64_t va = to + progress_ * sizeof(std::uint32_t);
     // Pairs at 8-byte addresses are stored whole: they may be page-table entries.
     const std::uint64_t pairs =
@@ -138,6 +139,7 @@ SdmaQueue::Progress SdmaQueue::write_linear() {
                          : shared_.hub.write(who_, va, base::as_bytes(low));
     if (outcome != Outcome::kOk) return fail(outcome, va);
     progress_ += count;
+    budget -= std::min<std::size_t>(budget, count * sizeof(std::uint32_t));
   }
   shared_.counters.bytes_written += dwords * sizeof(std::uint32_t);
   return Progress::kDone;
@@ -166,7 +168,7 @@ Outcome SdmaQueue::store_words(std::uint64_t va, std::span<const std::uint64_t> 
   return Outcome::kOk;
 }
 
-SdmaQueue::Progress SdmaQueue::pte_pde() {
+SdmaQueue::Progress SdmaQueue::pte_pde(std::size_t& budget) {
   const std::uint64_t table = address(1);
   const std::uint64_t flags = address(3);
   const std::uint64_t first = address(5);
@@ -175,6 +177,7 @@ SdmaQueue::Progress SdmaQueue::pte_pde() {
   if (!base::is_aligned(table, sizeof(std::uint64_t))) return exception();
   std::array<std::uint64_t, kEntriesAtOnce> words;
   while (progress_ < entries) {
+    if (budget == 0) return Progress::kMore;
     const std::size_t count = std::min<std::uint64_t>(entries - progress_, words.size());
     for (std::size_t i = 0; i < count; ++i)
       words[i] = (first + (progress_ + i) * increment) | flags;
@@ -182,6 +185,7 @@ SdmaQueue::Progress SdmaQueue::pte_pde() {
     const Outcome outcome = store_words(va, std::span(words).first(count));
     if (outcome != Outcome::kOk) return fail(outcome, va);
     progress_ += count;
+    budget -= std::min<std::size_t>(budget, count * sizeof(std::uint64_t));
   }
   shared_.counters.bytes_written += entries * sizeof(std::uint64_t);
   return Progress::kDone;

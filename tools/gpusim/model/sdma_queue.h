@@ -82,14 +82,14 @@ class SdmaQueue {
   Progress execute(std::size_t& budget);
   Progress move(std::size_t& budget);
   Progress begin_move();
-  Progress write_linear();
+  Progress write_linear(std::size_t& budget);
   Progress indirect();
   Progress fence();
   Progress trap();
   Progress poll();
   Progress cond_exe();
   Progress atomic();
-  Progress pte_pde();
+  Progress pte_pde(std::size_t& budget);
   Progress timestamp();
   Progress register_write();
   Outcome store_words(std::uint64_t va, std::span<const std::uint64_t> words);

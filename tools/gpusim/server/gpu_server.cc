@@ -15,6 +15,7 @@ bool hung_up(int fd) {
 
 GpuServer::GpuServer(GpuDevice& device, ServerOptions options, ScenarioHooks* hooks, unsigned gpu)
     : device_(device), options_(std::move(options)), hooks_(hooks), gpu_(gpu), function_(device) {
+  if (options_.step_bytes != 0) device_.limit_step(options_.step_bytes);
   if (hooks_ != nullptr) add_hooks();
 }
 

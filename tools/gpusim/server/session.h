@@ -36,6 +36,8 @@ struct ServerOptions {
   // How many idle steps there are to one look at the socket, which costs a system call. More than 1
   // where the client pumps while it waits for an answer.
   unsigned steps_a_look = 1;
+  // What a step of the device may move at most (GpuDevice::limit_step()); 0: as the device likes.
+  std::size_t step_bytes = 0;
 };
 
 // Since the server was made, over all clients.
