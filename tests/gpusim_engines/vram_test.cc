@@ -131,6 +131,28 @@ TEST_P(Poison, AnotherOwnerReadsWhatNobodyWrote) {
   EXPECT_EQ(value, GetParam() == PoisonMode::kFill ? Vram::kPoisonPattern : 42u);
 }
 
+// A driver that empties a table takes the table away and leaves the entry in it alone.
+TEST_P(Poison, ADirectoryTakenAwayFreesWhatIsBelowIt) {
+  for (const unsigned level : {1, 2, 3, 4}) {
+    Bench fresh{BenchOptions{.poison = GetParam()}};
+    fresh.enable_context(false, kVmid);
+    fresh.set(false, kVmid, kVa, Bench::vram_page(0x1000));
+    std::uint64_t value = 0;
+    ASSERT_EQ(fresh.load(false, kVmid, kVa, value), Outcome::kOk);
+    fresh.set(false, kVmid, kVa, kFinal, level);
+    fresh.flush(false, kVmid, 2);
+    EXPECT_EQ(fresh.vram->counters().poisoned_pages, 1u) << level;
+  }
+}
+
+TEST_P(Poison, ATableInThePlaceOfAnotherFreesWhatWasInThat) {
+  const std::uint64_t place = bench.entry_at(false, kVmid, kVa, 1);
+  bench.set_word(place,
+                 (bench.get_word(place) & 0xFFF) | (Bench::kPhysical + bench.allocate_page()));
+  bench.flush(false, kVmid, 2);
+  EXPECT_EQ(bench.vram->counters().poisoned_pages, 1u);
+}
+
 TEST_P(Poison, AClearedPageIsClean) {
   unmap();
   EXPECT_EQ(bench.store(false, 0, Bench::kFbBase + 0x1000, 0), Outcome::kOk);

@@ -82,11 +82,24 @@ bool PageWalker::place(std::uint64_t entry, TableAddress& at) const {
   return at.system || to_vram(at.address, at.address);
 }
 
+unsigned PageWalker::depth(std::uint8_t vmid) const {
+  return std::min(registers_.context_cntl(vmid).get<CONTEXT_CNTL::PAGE_TABLE_DEPTH>(), 4u);
+}
+
+// Where the table of a level has its entry over `page`.
+TableAddress PageWalker::entry_at(TableAddress table, std::uint8_t vmid, std::uint64_t page,
+                                  unsigned level) const {
+  const unsigned block = registers_.context_cntl(vmid).get<CONTEXT_CNTL::PAGE_TABLE_BLOCK_SIZE>();
+  std::uint64_t index = (page - registers_.start_page(vmid)) >> level_shift(level, block);
+  if (level != depth(vmid)) index &= (std::uint64_t{1} << (level == 0 ? 9 + block : 9)) - 1;
+  table.address += index * sizeof(std::uint64_t);
+  return table;
+}
+
 bool PageWalker::start(std::uint8_t vmid, std::uint64_t page, Start& from, Walk& failed) const {
-  const auto cntl = registers_.context_cntl(vmid);
-  const unsigned depth = std::min(cntl.get<CONTEXT_CNTL::PAGE_TABLE_DEPTH>(), 4u);
-  const unsigned block = cntl.get<CONTEXT_CNTL::PAGE_TABLE_BLOCK_SIZE>();
-  for (unsigned level = 1; level <= depth; ++level) {
+  const unsigned top = depth(vmid);
+  const unsigned block = registers_.context_cntl(vmid).get<CONTEXT_CNTL::PAGE_TABLE_BLOCK_SIZE>();
+  for (unsigned level = 1; level <= top; ++level) {
     const auto table = cache_.directory(vmid, level, page, level_shift(level, block));
     if (!table) continue;
     from = {level - 1, *table};
@@ -96,12 +109,12 @@ bool PageWalker::start(std::uint8_t vmid, std::uint64_t page, Start& from, Walk&
   if (!root) {
     root = registers_.root(vmid);
     if (!base::Value<PDE>(*root).get<PDE::V>()) {
-      failed.cause = depth == 0 ? FaultCause::page(true) : FaultCause::directory(depth, true);
+      failed.cause = top == 0 ? FaultCause::page(true) : FaultCause::directory(top, true);
       return false;
     }
     cache_.insert_root(vmid, *root);
   }
-  from.level = depth;
+  from.level = top;
   if (place(*root, from.table)) return true;
   failed.cause = FaultCause::misplaced();
   return false;
@@ -132,17 +145,11 @@ Walk PageWalker::walk(std::uint8_t vmid, std::uint64_t page) {
   Walk result;
   Start from{};
   if (!start(vmid, page, from, result)) return result;
-  const auto cntl = registers_.context_cntl(vmid);
-  const unsigned depth = std::min(cntl.get<CONTEXT_CNTL::PAGE_TABLE_DEPTH>(), 4u);
-  const unsigned block = cntl.get<CONTEXT_CNTL::PAGE_TABLE_BLOCK_SIZE>();
-  const std::uint64_t index_page = page - registers_.start_page(vmid);
+  const unsigned block = registers_.context_cntl(vmid).get<CONTEXT_CNTL::PAGE_TABLE_BLOCK_SIZE>();
   TableAddress table = from.table;
   for (unsigned level = from.level;; --level) {
     const unsigned shift = level_shift(level, block);
-    std::uint64_t index = index_page >> shift;
-    if (level != depth) index &= (std::uint64_t{1} << (level == 0 ? 9 + block : 9)) - 1;
-    TableAddress at = table;
-    at.address += index * sizeof(std::uint64_t);
+    const TableAddress at = entry_at(table, vmid, page, level);
     std::uint64_t raw = 0;
     if (!load(at, raw, result)) return result;
     const base::Value<PTE> entry(raw);
@@ -156,7 +163,10 @@ Walk PageWalker::walk(std::uint8_t vmid, std::uint64_t page) {
         continue;
       case EntryKind::kLeaf:
       case EntryKind::kRemote:
-        return leaf(entry, kind, level, shift, page, at);
+        result = leaf(entry, kind, level, shift, page, at);
+        result.leaf.vmid = vmid;
+        result.leaf.root = cache_.root(vmid).value_or(registers_.root(vmid));
+        return result;
       case EntryKind::kSparse:
         result.kind = Walk::Kind::kSparse;
         result.leaf.span_log2 = static_cast<std::uint8_t>(shift);
@@ -207,19 +217,33 @@ Walk PageWalker::leaf(base::Value<PTE> entry, EntryKind kind, unsigned level, un
   return result;
 }
 
-bool PageWalker::still_there(const Leaf& leaf) {
-  std::uint64_t now = 0;
-  if (!leaf.at.system) {
-    now = vram_.load64(leaf.at.address);
-  } else {
-    HostBus* bus = bus_();
-    std::byte* direct =
-        bus == nullptr ? nullptr : bus->direct(base::Iova(leaf.at.address), sizeof now, false);
-    if (direct == nullptr) return true;
-    now =
-        std::atomic_ref(*reinterpret_cast<std::uint64_t*>(direct)).load(std::memory_order_acquire);
+// An entry as engines see it, without asking the client; nothing when that cannot be.
+std::optional<std::uint64_t> PageWalker::word(TableAddress at) {
+  if (!at.system) {
+    if (at.address + sizeof(std::uint64_t) > vram_.size()) return 0;
+    return vram_.load64(at.address);
   }
-  return now == leaf.raw;
+  HostBus* bus = bus_();
+  std::byte* direct =
+      bus == nullptr ? nullptr : bus->direct(base::Iova(at.address), sizeof(std::uint64_t), false);
+  if (direct == nullptr) return std::nullopt;
+  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(direct)).load(std::memory_order_acquire);
+}
+
+bool PageWalker::still_there(const Leaf& leaf) {
+  if (const auto now = word(leaf.at); now && *now != leaf.raw) return false;
+  const unsigned top = depth(leaf.vmid);
+  TableAddress table;
+  if (!place(leaf.root, table)) return false;
+  for (unsigned level = top; level > leaf.level; --level) {
+    const auto entry = word(entry_at(table, leaf.vmid, leaf.first_page, level));
+    if (!entry) return true;
+    if (classify(base::Value<PTE>(*entry), level) != EntryKind::kDirectory || !place(*entry, table))
+      return false;
+  }
+  // In this table, and not in one that was taken out since.
+  return leaf.level == top || (leaf.at.system == table.system &&
+                               base::align_down(leaf.at.address, base::kPageSize) == table.address);
 }
 
 }  // namespace gpusim

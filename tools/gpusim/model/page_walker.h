@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "tools/gpusim/model/host_bus.h"
 #include "tools/gpusim/model/hub_registers.h"
@@ -56,8 +57,9 @@ class PageWalker {
   // the leaf.
   Walk walk(std::uint8_t vmid, std::uint64_t page);
 
-  // Whether the entry that `leaf` came from still says the same. Unknown (a table in system memory
-  // that cannot be reached without asking the client) counts as yes.
+  // Whether a walk of memory as it is now, from the root that `leaf` was reached by, still ends at
+  // the same entry: a driver may take away the entry itself or a directory above it. Unknown (a
+  // table in system memory that cannot be reached without asking the client) counts as yes.
   bool still_there(const Leaf& leaf);
 
   // VRAM offset of a physical address; false outside VRAM (D9).
@@ -69,6 +71,10 @@ class PageWalker {
     TableAddress table;
   };
   bool start(std::uint8_t vmid, std::uint64_t page, Start& from, Walk& failed) const;
+  std::optional<std::uint64_t> word(TableAddress at);
+  unsigned depth(std::uint8_t vmid) const;
+  TableAddress entry_at(TableAddress table, std::uint8_t vmid, std::uint64_t page,
+                        unsigned level) const;
   bool load(TableAddress at, std::uint64_t& entry, Walk& failed);
   // The address field of an entry as a place in memory.
   bool place(std::uint64_t entry, TableAddress& at) const;

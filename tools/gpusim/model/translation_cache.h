@@ -26,6 +26,8 @@ struct Leaf {
   std::uint64_t address = 0;     // of the first page's first byte: VRAM offset, IOVA or NPA
   std::uint64_t raw = 0;         // the entry it came from, and where that is
   TableAddress at;
+  std::uint64_t root = 0;  // that the walk started from, or would have
+  std::uint8_t vmid = 0;
   std::uint16_t owner = 0;  // PASID of the VMID when it was cached
   std::uint8_t span_log2 = 0;
   std::uint8_t level = 0;  // of the table that held it: 0 PTB, 1 PDB0, ...
