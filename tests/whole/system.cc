@@ -2,13 +2,38 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 
 namespace whole {
 namespace {
 
 using nlohmann::json;
+
+struct Counter {
+  const char* group;  // "" for the server's own
+  const char* name;
+  Mistake mistake;
+};
+constexpr Counter kCounters[] = {
+    {"", "dma_refused", Mistake::kBusError},
+    {"model", "hubs.bus_errors", Mistake::kBusError},
+    {"model", "ih.lost_writes", Mistake::kBusError},
+    {"model", "psp.lost_accesses", Mistake::kBusError},
+    {"model", "vram.poison_reads", Mistake::kPoisonRead},
+    {"model", "hubs.flushes_without_semaphore", Mistake::kProtocol},
+    {"model", "ih.bad_pointers", Mistake::kProtocol},
+    {"model", "psp.bad_pointers", Mistake::kProtocol},
+};
+
+// Beyond what a loaded machine does to a turn that is not long. Sanitizers make all turns long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr const char* kTurnLimitMs = "0";
+#else
+constexpr const char* kTurnLimitMs = "250";
+#endif
 
 }  // namespace
 
@@ -41,8 +66,9 @@ void System::start(SystemOptions options) {
 
 void System::start_daemon(unsigned node) {
   std::vector<std::string> arguments{
-      "--device", "vfio-user:" + directory_ + "/sim/gpu" + std::to_string(node) + ".sock",
-      "--runtime-dir", runtime_dir(node)};
+      "--device",        "vfio-user:" + directory_ + "/sim/gpu" + std::to_string(node) + ".sock",
+      "--runtime-dir",   runtime_dir(node),
+      "--turn-limit-ms", kTurnLimitMs};
   arguments.insert(arguments.end(), options_.daemon.begin(), options_.daemon.end());
   auto process = std::make_unique<Process>(
       Process::start("gpuumd", arguments, directory_ + "/gpuumd" + std::to_string(node) + ".log"));
@@ -55,6 +81,8 @@ void System::kill_daemon(unsigned node) {
   EXPECT_EQ(daemon(node).wait(), 128 + SIGKILL) << "gpuumd " << node << " had ended before";
   if (HasFailure()) std::fprintf(stderr, "gpuumd %u:\n%s\n", node, daemon(node).log().c_str());
   daemons_.erase(node);
+  // Its engines were at work, and their memory went with it.
+  expect(Mistake::kBusError);
 }
 
 void System::kill_model() {
@@ -70,7 +98,9 @@ void System::TearDown() {
     if (HasFailure()) std::fprintf(stderr, "gpuumd %u:\n%s\n", node, process->log().c_str());
   }
   daemons_.clear();
+  report_long_turns();
   if (model_) {
+    check_mistakes();
     const auto code = model_->stop();
     EXPECT_EQ(code, 0) << "gpusim:\n" << model_->log();
     if (HasFailure()) std::fprintf(stderr, "gpusim:\n%s\n", model_->log().c_str());
@@ -78,6 +108,37 @@ void System::TearDown() {
   }
   std::error_code ignored;
   std::filesystem::remove_all(directory_, ignored);
+}
+
+std::map<Mistake, std::string> System::mistakes() {
+  std::map<Mistake, std::string> found;
+  const auto answer = json::parse(control(R"({"command": "counters"})"));
+  for (const json& gpu : answer.at("gpus"))
+    for (const auto& [group, name, mistake] : kCounters) {
+      const auto count = (*group == 0 ? gpu : gpu.at(group)).at(name).get<std::uint64_t>();
+      if (count == 0) continue;
+      found[mistake] +=
+          " " + std::to_string(count) + " " + name + " of GPU " + gpu.at("gpu").dump();
+    }
+  return found;
+}
+
+void System::check_mistakes() {
+  for (const auto& [mistake, counted] : mistakes())
+    EXPECT_TRUE(expected_.contains(mistake)) << "the model counted" << counted;
+}
+
+// Printed and no more: a machine may be slower than any limit.
+void System::report_long_turns() const {
+  for (const auto& file : std::filesystem::directory_iterator(directory_)) {
+    std::ifstream log(file.path());
+    unsigned turns = 0;
+    for (std::string line; file.path().extension() == ".log" && std::getline(log, line);)
+      if (line.find("handler \"") != std::string::npos) ++turns;
+    if (turns != 0)
+      std::printf("%s: %u reactor turns of more than %s ms\n", file.path().stem().c_str(), turns,
+                  kTurnLimitMs);
+  }
 }
 
 gpuumd::Client System::connect(unsigned node, const std::string& name) {

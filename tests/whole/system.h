@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,17 @@ struct SystemOptions {
   std::vector<std::string> daemon;           // further arguments of each gpuumd
 };
 
+// What the model must not have seen: mistakes of a driver that do no harm in a model, and would on
+// hardware or to another client.
+enum class Mistake {
+  kBusError,    // an access to host memory that was not mapped, or a refused one
+  kPoisonRead,  // memory read that had been another client's and was not written since
+  kProtocol,    // a flush without the semaphore, a ring pointer that cannot be
+};
+
 // The fixture of every whole-system test. TearDown() ends everything in order, and fails the test
-// for a process that did not end well, for bus errors that the test did not announce, and for a
-// daemon that a client's leavings stay in.
+// for a process that did not end well, for mistakes that the model counted and the test did not
+// announce, and for a daemon that a client's leavings stay in.
 class System : public ::testing::Test {
  protected:
   void SetUp() override;
@@ -49,15 +58,21 @@ class System : public ::testing::Test {
   std::uint64_t number(unsigned node, std::uint32_t query, const std::vector<std::string>& path);
   // Runs a command of the model's control socket and gives the answer.
   std::string control(const std::string& command);
-  // The test provokes DMA to memory that is not mapped.
-  void expect_bus_errors() { bus_errors_expected_ = true; }
+  // The test provokes it.
+  void expect(Mistake mistake) { expected_.insert(mistake); }
+  // What the model counted so far, with the counters in words.
+  std::map<Mistake, std::string> mistakes();
+  // Fails the test for what was not announced; TearDown() does it.
+  void check_mistakes();
 
  private:
+  void report_long_turns() const;
+
   std::string directory_;
   std::unique_ptr<Process> model_;
   std::map<unsigned, std::unique_ptr<Process>> daemons_;
   SystemOptions options_;
-  bool bus_errors_expected_ = false;
+  std::set<Mistake> expected_;
 };
 
 // Unwraps an outcome or fails the test with its text.

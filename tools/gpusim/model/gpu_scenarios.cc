@@ -116,6 +116,24 @@ Values counters(Gpu& gpu) {
   values.set("psp.bad_pointers", psp.bad_pointers);
   values.set("psp.lost_accesses", psp.lost_accesses);
   values.set("nbio.flushes", gpu.nbio().flushes());
+  HubCounters hubs;
+  const auto add = [&hubs](const HubCounters& hub) {
+    hubs.faults += hub.faults;
+    hubs.retries += hub.retries;
+    hubs.bus_errors += hub.bus_errors;
+    hubs.flushes_without_semaphore += hub.flushes_without_semaphore;
+  };
+  for (unsigned j = 0; j < gpu.options().xccs; ++j) add(gpu.gfxhub(j).counters());
+  for (unsigned k = 0; k < gpu.options().mids; ++k) add(gpu.mmhub(k).counters());
+  values.set("hubs.faults", hubs.faults);
+  values.set("hubs.retries", hubs.retries);
+  values.set("hubs.bus_errors", hubs.bus_errors);
+  values.set("hubs.flushes_without_semaphore", hubs.flushes_without_semaphore);
+  const auto& vram = gpu.vram().counters();
+  values.set("vram.held_stores", vram.held_stores);
+  values.set("vram.poisoned_pages", vram.poisoned_pages);
+  values.set("vram.poison_reads", vram.poison_reads);
+  values.set("vram.last_poison_read", vram.last_poison_read);
   return values;
 }
 
