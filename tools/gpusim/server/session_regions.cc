@@ -65,9 +65,10 @@ Session::Answer Session::region_info(const Message& message) const {
     }
   }
   info.argsz = static_cast<std::uint32_t>(sizeof info + capability.size());
-  // Too little room: the client learns how much it needs and asks again.
+  // Too little room: the client learns how much it needs and asks again. It also learns where the
+  // capabilities will be: QEMU takes an offset of 0 beside the flag for an error.
   const bool complete = request.argsz >= info.argsz;
-  if (complete && !capability.empty()) info.cap_offset = sizeof info;
+  if (!capability.empty()) info.cap_offset = sizeof info;
   Answer answer;
   const auto bytes = base::as_bytes(info);
   answer.body.assign(bytes.begin(), bytes.end());
