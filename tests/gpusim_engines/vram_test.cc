@@ -145,6 +145,38 @@ TEST_P(Poison, ADirectoryTakenAwayFreesWhatIsBelowIt) {
   }
 }
 
+// A driver that ends an address space leaves its tables as they are and takes the root.
+TEST_P(Poison, ARootTakenAwayFreesWhatIsBelowIt) {
+  bench.write_pair(Bench::row(false, 0x17B + 2 * kVmid), 0);
+  bench.flush(false, kVmid, 2);
+  EXPECT_EQ(bench.vram->counters().poisoned_pages, 1u);
+  // The owner may come back under another VMID.
+  bench.interrupts.pasids[kVmid + 1] = bench.interrupts.pasid(false, kVmid);
+  bench.set(false, kVmid + 1, kVa, Bench::vram_page(0x1000));
+  std::uint64_t value = 0;
+  EXPECT_EQ(bench.load(false, kVmid + 1, kVa + 8, value), Outcome::kOk);
+  EXPECT_EQ(poison_reads(), 0u);
+  // Nobody else may.
+  bench.enable_context(false, kVmid + 2);
+  bench.set(false, kVmid + 2, kVa, Bench::vram_page(0x1000));
+  EXPECT_EQ(bench.load(false, kVmid + 2, kVa + 8, value), Outcome::kOk);
+  EXPECT_EQ(poison_reads(), 1u);
+}
+
+// Whatever PASID the tables of the interrupt handler give for them.
+TEST_P(Poison, TheDriversOwnSpacesMayReadAndOwnNothing) {
+  bench.enable_context(true, 15);
+  bench.set(true, 15, kVa, Bench::vram_page(0x1000));
+  std::uint64_t value = 0;
+  unmap();
+  EXPECT_EQ(bench.vram->counters().poisoned_pages, 1u);
+  EXPECT_EQ(bench.load(true, 15, kVa + 8, value), Outcome::kOk);
+  EXPECT_EQ(poison_reads(), 0u);
+  bench.set(true, 15, kVa, kFinal);
+  bench.flush(true, 15, 2);
+  EXPECT_EQ(bench.vram->counters().poisoned_pages, 1u) << "of the VM alone";
+}
+
 TEST_P(Poison, ATableInThePlaceOfAnotherFreesWhatWasInThat) {
   const std::uint64_t place = bench.entry_at(false, kVmid, kVa, 1);
   bench.set_word(place,

@@ -231,6 +231,7 @@ std::optional<std::uint64_t> PageWalker::word(TableAddress at) {
 }
 
 bool PageWalker::still_there(const Leaf& leaf) {
+  if (registers_.root(leaf.vmid) != leaf.root) return false;
   if (const auto now = word(leaf.at); now && *now != leaf.raw) return false;
   const unsigned top = depth(leaf.vmid);
   TableAddress table;

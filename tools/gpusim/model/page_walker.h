@@ -57,8 +57,8 @@ class PageWalker {
   // the leaf.
   Walk walk(std::uint8_t vmid, std::uint64_t page);
 
-  // Whether a walk of memory as it is now, from the root that `leaf` was reached by, still ends at
-  // the same entry: a driver may take away the entry itself or a directory above it. Unknown (a
+  // Whether a walk of registers and memory as they are now still ends at the same entry: a driver
+  // may take away the entry itself, a directory above it, or the root. Unknown (a
   // table in system memory that cannot be reached without asking the client) counts as yes.
   bool still_there(const Leaf& leaf);
 

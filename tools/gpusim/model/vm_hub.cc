@@ -78,7 +78,9 @@ Extent vram_extent(const Leaf& leaf, std::uint64_t vram_bytes) {
 }  // namespace
 
 void VmHub::Impl::referenced(std::uint8_t vmid, Leaf& leaf) {
-  leaf.owner = context.interrupts.pasid(config.mmhub, vmid);
+  // The driver's own tables are nobody's, whatever the PASID tables say at reset.
+  const bool drivers = vmid == 0 || (config.mmhub && vmid == kNpaVmid);
+  leaf.owner = drivers ? 0 : context.interrupts.pasid(config.mmhub, vmid);
   if (leaf.kind != Leaf::Kind::kVram) return;
   const Extent extent = vram_extent(leaf, vram.size());
   leaf.poison = vram.poisoned(extent.offset, extent.bytes, leaf.owner);
