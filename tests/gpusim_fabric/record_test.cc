@@ -42,6 +42,14 @@ TEST_F(Records, U29_TheEntrysOwnWriteBackGoesToTheNewPlace) {
   EXPECT_EQ(at(pod[0], kRecords + 32 * pod[1].id() + 0x200), (Record{2, 0, 2}));
 }
 
+// Bit 28 asks for the read pointer, bit 29 for the rest.
+TEST_F(Records, U27_TheEntryMayAskForTheReadPointerAlone) {
+  Packet packet = pod[0].move_record(pod[1], kInterrupt, 2);
+  packet[0] &= ~(1u << 29);
+  pod[0].send(kInterrupt, packet);
+  EXPECT_EQ(pod[0].record(pod[1], kInterrupt), (Record{1, 0, 2}));
+}
+
 TEST_F(Records, U29_EachRingHasItsOwn) {
   Packet packet = pod[0].move_record(pod[1], kInterrupt, 2);
   packet[2] += 0x200;

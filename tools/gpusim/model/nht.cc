@@ -345,20 +345,22 @@ void Nht::move_record(std::uint16_t sender, Ring& ring, const Packet& packet) {
   const auto before = ring.record;
   const std::uint64_t next = ring.read + 1;
   const bool data = (packet[kHeader] & kWriteData) != 0;
+  const bool moves_read = (packet[kHeader] & kWriteRead) != 0;
   Outcome outcome = Outcome::kRefused;
   if ((told & kNotMemory) == 0) {
     ring.record = told % kWindow;
     outcome = Outcome::kOk;
-    if (data && !no_write_back_) {
-      const std::uint64_t read = (packet[kHeader] & kWriteRead) != 0 ? next : ring.reported;
+    const std::uint64_t read = moves_read ? next : ring.reported;
+    if (data && !no_write_back_)
       outcome = write_record(sender, *ring.record, packet[kSequence], NhtStatus::kOk, read);
-    }
+    else if (moves_read && !no_write_back_)
+      outcome = write_sender(sender, *ring.record + kRecordRead, base::as_bytes(read));
   }
   if (outcome == Outcome::kOk || outcome == Outcome::kPeerLost) {
     if (outcome == Outcome::kPeerLost) ++counters_.lost_records;
     ++counters_.entries;
     ring.read = next;
-    if ((packet[kHeader] & kWriteRead) != 0) ring.reported = next;
+    if (moves_read) ring.reported = next;
     return;
   }
   ring.record = before;
