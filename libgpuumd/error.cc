@@ -50,8 +50,6 @@ const char* gpuumd_status_text(gpuumd_status status) {
       return "not found";
     case GPUUMD_PERMISSION:
       return "no permission";
-    case GPUUMD_BUSY:
-      return "busy";
     case GPUUMD_NO_MEMORY:
       return "out of host memory";
     case GPUUMD_NO_SPACE:

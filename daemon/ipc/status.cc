@@ -15,8 +15,6 @@ gpuumd_status to_status(base::Errc code) {
       return GPUUMD_NOT_FOUND;
     case Errc::kPermission:
       return GPUUMD_PERMISSION;
-    case Errc::kBusy:
-      return GPUUMD_BUSY;
     case Errc::kNoMemory:
       return GPUUMD_NO_MEMORY;
     case Errc::kNoSpace:
@@ -45,6 +43,7 @@ gpuumd_status to_status(base::Errc code) {
       return GPUUMD_FAULT;
     case Errc::kReset:
       return GPUUMD_RESET;
+    case Errc::kBusy:  // of whoever serves the device; it passes
     case Errc::kAgain:
       return GPUUMD_AGAIN;
     case Errc::kSystem:

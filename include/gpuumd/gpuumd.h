@@ -38,25 +38,24 @@ typedef enum gpuumd_status {
   GPUUMD_EXISTS = 3,           /* the address range or name is taken */
   GPUUMD_NOT_FOUND = 4,        /* no such device, object or handle */
   GPUUMD_PERMISSION = 5,
-  GPUUMD_BUSY = 6,
-  GPUUMD_NO_MEMORY = 7, /* host memory, descriptors or a kernel limit */
-  GPUUMD_NO_SPACE = 8,  /* VRAM or address space is used up */
-  GPUUMD_LIMIT = 9,     /* the caller's own limit is reached */
-  GPUUMD_TIMEOUT = 10,
-  GPUUMD_DISCONNECTED = 11, /* the daemon is gone, stopped or restarted, or ended the session */
-  GPUUMD_DEVICE_LOST = 12,
-  GPUUMD_DEVICE_ERROR = 13,
-  GPUUMD_PROTOCOL = 14, /* the other side broke the protocol */
-  GPUUMD_UNSUPPORTED = 15,
-  GPUUMD_REVOKED = 16,       /* the exporter took the memory back */
-  GPUUMD_PEER_LOST = 17,     /* the remote accelerator is gone */
-  GPUUMD_REFUSED = 18,       /* the remote accelerator refused the access */
-  GPUUMD_FAULT = 19,         /* the GPU touched an address without a mapping or a right */
-  GPUUMD_RESET = 20,         /* the engine was reset while the work was in flight */
-  GPUUMD_AGAIN = 21,         /* nothing there now, or a transient shortage */
-  GPUUMD_SYSTEM = 22,        /* a system call failed; the text has its errno */
-  GPUUMD_WRONG_PROCESS = 23, /* used in a forked child */
-  GPUUMD_WRONG_VERSION = 24  /* library and daemon have no protocol version in common */
+  GPUUMD_NO_MEMORY = 6, /* host memory, descriptors or a kernel limit */
+  GPUUMD_NO_SPACE = 7,  /* VRAM or address space is used up */
+  GPUUMD_LIMIT = 8,     /* the caller's own limit is reached */
+  GPUUMD_TIMEOUT = 9,
+  GPUUMD_DISCONNECTED = 10, /* the daemon is gone, stopped or restarted, or ended the session */
+  GPUUMD_DEVICE_LOST = 11,
+  GPUUMD_DEVICE_ERROR = 12,
+  GPUUMD_PROTOCOL = 13, /* the other side broke the protocol */
+  GPUUMD_UNSUPPORTED = 14,
+  GPUUMD_REVOKED = 15,       /* the exporter took the memory back */
+  GPUUMD_PEER_LOST = 16,     /* the remote accelerator is gone */
+  GPUUMD_REFUSED = 17,       /* the remote accelerator refused the access */
+  GPUUMD_FAULT = 18,         /* the GPU touched an address without a mapping or a right */
+  GPUUMD_RESET = 19,         /* the engine was reset while the work was in flight */
+  GPUUMD_AGAIN = 20,         /* nothing there now, or a transient shortage */
+  GPUUMD_SYSTEM = 21,        /* a system call failed; the text has its errno */
+  GPUUMD_WRONG_PROCESS = 22, /* used in a forked child */
+  GPUUMD_WRONG_VERSION = 23  /* library and daemon have no protocol version in common */
 } gpuumd_status;
 
 /* One or two words, never NULL; "unknown status" for a value of no status. */
