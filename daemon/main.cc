@@ -159,7 +159,14 @@ int main(int argc, char** argv) {
       app.add_option("--fault-deadline-ms", given.fault_deadline_ms, "of one page fault (1000)");
   auto* turn =
       app.add_option("--turn-limit-ms", given.turn_limit_ms, "log longer reactor turns (0: off)");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "gpuumd: %s (gpuumd --help)\n", error.what());
+    return kUsage;
+  }
 
   if (!file.empty())
     if (auto loaded = load_config(file, config); !loaded) {

@@ -186,8 +186,13 @@ gpuumd_status gpuumd_import(gpuumd_device* device, const gpuumd_handle* handle,
     request.handle_hi = handle->hi;
     request.timeout_ns =
         static_cast<std::uint64_t>(std::max<std::int64_t>(0, wait->left().count()));
-    return finish(buffer, device->session,
-                  device->session->call(wire::RequestType::kImport, request, *wait));
+    auto reply = device->session->call(wire::RequestType::kImport, request, *wait);
+    if (!reply) {
+      char text[GPUUMD_HANDLE_TEXT_BYTES];
+      gpuumd_handle_format(handle, text);
+      reply.error().text.insert(0, "handle " + std::string(text) + ": ");
+    }
+    return finish(buffer, device->session, std::move(reply));
   });
 }
 

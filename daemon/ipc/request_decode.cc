@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cinttypes>
 #include <cstddef>
+#include <cstdio>
 #include <limits>
 #include <string>
 
@@ -62,15 +64,21 @@ Result<Request> decode_create_buffer(Bytes bytes) {
   return request::CreateBuffer{.kind = kind, .bytes = in->bytes, .alignment = in->alignment};
 }
 
+std::string bind_text(const wire::BindOperation& in) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "bind of %" PRIu64 " bytes at 0x%012" PRIx64, in.bytes, in.va);
+  return text;
+}
+
 Result<request::BindOperation> decode_operation(const wire::BindOperation& in) {
   constexpr std::uint32_t kRights = GPUUMD_BIND_READ | GPUUMD_BIND_WRITE;
   if (in.reserved[0] != 0 || in.reserved[1] != 0) return reserved("bind");
   if (in.kind != GPUUMD_BIND_MAP && in.kind != GPUUMD_BIND_UNMAP)
     return bad("bind operation kind " + std::to_string(in.kind));
   if (in.bytes == 0 || !base::is_aligned(in.va | in.bytes, base::kPageSize))
-    return bad("bind of " + std::to_string(in.bytes) + " bytes at address " +
-               std::to_string(in.va) + ": both must be multiples of 4096, the size not 0");
-  if (wraps(in.va, in.bytes)) return fail(Errc::kOutOfRange, "bind past the last address");
+    return bad(bind_text(in) + ": both must be multiples of 4096, the size not 0");
+  if (wraps(in.va, in.bytes))
+    return fail(Errc::kOutOfRange, bind_text(in) + ": past the last address");
   request::BindOperation out;
   out.va = base::GpuVa(in.va);
   out.bytes = in.bytes;

@@ -4,14 +4,17 @@
 #include <cassert>
 #include <utility>
 
+#include "daemon/gpu/registers/describe.h"
+
 namespace gpuumd {
 namespace {
 
 // Enough table pages for any plan that once found none: asked of the pool before the next try.
 constexpr std::size_t kPlanPages = 32;
 
-std::unexpected<base::Error> refuse(std::size_t index, base::Errc code, std::string text) {
-  return base::fail(code, "operation " + std::to_string(index) + ": " + std::move(text));
+std::unexpected<base::Error> refuse(const BindStep& step, base::Errc code, std::string text) {
+  return base::fail(code, (step.map ? "map of " : "unmap of ") + std::to_string(step.bytes) +
+                              " bytes at " + hex(step.va.value(), 12) + ": " + std::move(text));
 }
 
 }  // namespace
@@ -177,11 +180,10 @@ void Vm::start_next() {
 
 base::Result<void> Vm::validate(const Change& change) const {
   base::IntervalSet<base::GpuVa> added, removed;
-  for (std::size_t i = 0; i < change.steps.size(); ++i) {
-    const auto& step = change.steps[i];
+  for (const auto& step : change.steps) {
     const auto first = step.va, end = step.va + step.bytes;
     if (first < kFirstVa || kEndVa < end || step.bytes == 0)
-      return refuse(i, base::Errc::kOutOfRange, "address range");
+      return refuse(step, base::Errc::kOutOfRange, "outside the address space");
     // What of the range is mapped now, with the steps before done.
     base::IntervalSet<base::GpuVa> covered;
     pieces_.for_each(first, end, [&](base::GpuVa a, base::GpuVa b, const MappedPiece&) {
@@ -195,17 +197,17 @@ base::Result<void> Vm::validate(const Change& change) const {
     });
     if (!step.map) {
       if (covered.size() != step.bytes)
-        return refuse(i, base::Errc::kNotFound, "range is not mapped, or not all of it");
+        return refuse(step, base::Errc::kNotFound, "range is not mapped, or not all of it");
       added.erase(first, end);
       removed.insert(first, end);
       continue;
     }
-    if (!covered.empty()) return refuse(i, base::Errc::kExists, "range is mapped already");
+    if (!covered.empty()) return refuse(step, base::Errc::kExists, "range is mapped already");
     if (step.on_fault && !faults_)
-      return refuse(i, base::Errc::kUnsupported, "on fault in a VM made without faults");
+      return refuse(step, base::Errc::kUnsupported, "on fault in a VM made without faults");
     if (!base::fits(step.offset, step.bytes, step.buffer->bytes()))
-      return refuse(i, base::Errc::kOutOfRange, "past the end of the buffer");
-    if (const auto gone = step.buffer->gone()) return refuse(i, *gone, "buffer");
+      return refuse(step, base::Errc::kOutOfRange, "past the end of the buffer");
+    if (const auto gone = step.buffer->gone()) return refuse(step, *gone, "buffer");
     added.insert(first, end);
   }
   return {};
@@ -231,14 +233,13 @@ void Vm::prepare(std::shared_ptr<Change> change) {
 base::Result<void> Vm::reserve(Change& change) {
   change.maps.clear();
   change.unmaps.clear();
-  for (std::size_t i = 0; i < change.steps.size(); ++i) {
-    const auto& step = change.steps[i];
+  for (const auto& step : change.steps) {
     if (!step.map) {
       auto plan = table_->plan_unmap(step.va, step.bytes);
       if (!plan) return std::unexpected(plan.error());
       change.unmaps.push_back(std::move(*plan));
     } else if (!step.on_fault) {
-      if (const auto gone = step.buffer->gone()) return refuse(i, *gone, "buffer");
+      if (const auto gone = step.buffer->gone()) return refuse(step, *gone, "buffer");
       auto plan =
           table_->plan_map(step.va, step.buffer->runs(step.offset, step.bytes), step.rights);
       if (!plan) return std::unexpected(plan.error());

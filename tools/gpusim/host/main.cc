@@ -108,7 +108,14 @@ int main(int argc, char** argv) {
   std::string command;
   ctl->add_option("DIR", directory, "its --dir")->required();
   ctl->add_option("JSON", command, "such as {\"command\": \"list\"}")->required();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "gpusim: %s (gpusim --help)\n", error.what());
+    return kFailed;
+  }
 
   if (ctl->parsed()) return control(directory, command);
   if (options.directory.empty()) {
