@@ -289,7 +289,8 @@ void Session::on(RequestId id, request::OpenShared& what) {
 }
 
 void Session::on(RequestId id, const request::QueryObject& what) {
-  const auto state = [](std::optional<base::Errc> bad) {
+  const auto state = [this](std::optional<base::Errc> bad) {
+    if (!bad && device_.gpu().lost()) bad = base::Errc::kDeviceLost;
     return bad ? static_cast<std::int32_t>(to_status(*bad)) : 0;
   };
   const auto key = what.object.value();
