@@ -46,6 +46,8 @@ class SimNetwork {
 
  private:
   using Time = fabric::TimePoint;
+  // No request may take longer, whatever happens.
+  static constexpr std::chrono::seconds kLongest{40};
   struct Entry {
     std::uint64_t vram_page = 0;
     fabric::NpaEntry state = fabric::NpaEntry::kGone;
