@@ -106,14 +106,14 @@ TEST_P(Faults, DMA_4_AClientKilledInTheMiddleOfFaultingCopiesLeavesNothing) {
     auto buffer = vram(device, 64 << 20);
     space.map_on_fault(kVa, buffer, 64 << 20, kWindow);
     for (int n = 0;; ++n) {
-      must(space.queue.fill(kVa, 64 << 20, n, Wait(60s)));
+      must(space.queue.copy(kVa, kVa + (32 << 20), 32 << 20, Wait(60s)));
       must(space.queue.submit());
       if (n == 0) say("running");
     }
     return 0;
   });
   ASSERT_TRUE(victim.line());
-  std::this_thread::sleep_for(20ms);
+  ASSERT_TRUE(eventually([&] { return count({"work", "in_flight"}) > 0; }));
   victim.kill();
   EXPECT_TRUE(eventually([&] { return count({"sessions"}) == 0; }));
   EXPECT_TRUE(eventually([&] { return count({"vram_reserved_bytes"}) == 0; }));

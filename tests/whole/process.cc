@@ -6,8 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -23,6 +26,14 @@ std::string Process::path_of(const std::string& program) {
   if (program.find('/') != std::string::npos) return program;
   const char* bin = std::getenv("GPUUMD_BIN");
   return std::string(bin != nullptr ? bin : ".") + "/" + program;
+}
+
+std::pair<std::string, std::vector<std::string>> Process::unprivileged(
+    const std::string& program, const std::vector<std::string>& arguments) {
+  if (::geteuid() != 0) return {program, arguments};
+  std::vector<std::string> all{"--bounding-set=-dac_override,-dac_read_search", path_of(program)};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return {"/usr/bin/setpriv", all};
 }
 
 Process Process::start(const std::string& program, const std::vector<std::string>& arguments,
@@ -116,6 +127,17 @@ std::string Process::log() const {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+std::size_t Process::descriptors() const {
+  const std::filesystem::directory_iterator list("/proc/" + std::to_string(pid_) + "/fd");
+  return static_cast<std::size_t>(std::distance(begin(list), end(list)));
+}
+
+std::size_t Process::mappings() const {
+  std::ifstream maps("/proc/" + std::to_string(pid_) + "/maps");
+  return static_cast<std::size_t>(
+      std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n'));
 }
 
 }  // namespace whole

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -26,6 +27,9 @@ class Process {
                        const std::string& log_file);
   // Where start() finds a program.
   static std::string path_of(const std::string& program);
+  // The same as a program and arguments for start() that file permissions hold for, root's too.
+  static std::pair<std::string, std::vector<std::string>> unprivileged(
+      const std::string& program, const std::vector<std::string>& arguments);
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;
   ~Process();  // SIGKILL if it still runs
@@ -40,6 +44,9 @@ class Process {
   // SIGTERM, then wait().
   std::optional<int> stop(std::chrono::milliseconds patience = kPatience);
   std::string log() const;
+  // What the kernel lists for it now.
+  std::size_t descriptors() const;
+  std::size_t mappings() const;
 
  private:
   Process() = default;
