@@ -273,9 +273,11 @@ TEST(DecodeCommand, AtomicsAndOthers) {
   EXPECT_FALSE(decode_one(command(wire::Operation::kTimestamp, stamp)));
 }
 
-TEST(Status, EveryErrcHasItsOwnCode) {
+TEST(Status, EveryErrcHasItsOwnCodeAndBusyIsAgain) {
+  EXPECT_EQ(to_status(base::Errc::kBusy), GPUUMD_AGAIN);
   std::vector<int> seen;
   for (int code = 1; code <= static_cast<int>(base::Errc::kSystem); ++code) {
+    if (code == static_cast<int>(base::Errc::kBusy)) continue;
     const auto status = to_status(static_cast<base::Errc>(code));
     EXPECT_NE(status, GPUUMD_OK);
     EXPECT_EQ(std::count(seen.begin(), seen.end(), status), 0) << code;
