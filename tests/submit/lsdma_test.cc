@@ -125,6 +125,40 @@ TEST_F(LsdmaTest, ACommandThatNeverEndsTimesOut) {
   EXPECT_THAT(errors, ElementsAre(Errc::kTimeout, Errc::kTimeout));
 }
 
+// Neither the registers nor the error bits of a command that timed out are the next one's.
+TEST_F(LsdmaTest, AfterATimeOutTheNextCommandWaitsAndStartsClean) {
+  const auto started = [&] {
+    return std::ranges::count(io.writes(), kCommand, &fake::FakeRegisterIo::Access::dword);
+  };
+  copy(1);
+  reactor.advance(Lsdma::kCommandDeadline + std::chrono::milliseconds(1));
+  lsdma.poll();
+  ASSERT_THAT(errors, ElementsAre(Errc::kTimeout));
+  copy(2);
+  lsdma.poll();
+  EXPECT_EQ(started(), 1) << "the engine is still at the old command";
+  finish(1u << 17);  // that one is refused at last
+  lsdma.poll();
+  EXPECT_EQ(started(), 2);
+  EXPECT_EQ(status & 0x000F'F800, 0u);
+  EXPECT_THAT(done, ElementsAre(1));
+  finish();
+  lsdma.poll();
+  EXPECT_THAT(done, ElementsAre(1, 2));
+  EXPECT_EQ(errors.size(), 1u) << "charged with an old error";
+}
+
+TEST_F(LsdmaTest, AnEngineThatStaysBusyTimesTheNextOneOutToo) {
+  copy(1);
+  reactor.advance(Lsdma::kCommandDeadline + std::chrono::milliseconds(1));
+  lsdma.poll();
+  copy(2);
+  reactor.advance(Lsdma::kCommandDeadline + std::chrono::milliseconds(1));
+  lsdma.poll();
+  EXPECT_THAT(errors, ElementsAre(Errc::kTimeout, Errc::kTimeout));
+  EXPECT_FALSE(lsdma.busy());
+}
+
 TEST_F(LsdmaTest, ALostDeviceIsNoSuccess) {
   copy(1);
   io.lose();  // reads give all ones: idle, empty, and every error

@@ -30,7 +30,8 @@ class Lsdma {
 
   // Copies up to lsdma::kMaxBytes within VMID 0. `done` on a later turn: kRefused when the fabric
   // or the translation refused, kDeviceError for other status bits (all of them are tested, A25),
-  // kTimeout when the engine did not come to rest.
+  // kTimeout when the engine did not come to rest. The next one then waits until it has: the
+  // registers are still the old command's, and so are the error bits that it leaves.
   void copy(base::McAddress from, base::McAddress to, std::uint32_t bytes, Done done);
 
   // True also while a command runs: LSDMA raises no interrupt, so the reactor must stay awake.
@@ -46,11 +47,13 @@ class Lsdma {
     Done done;
   };
   void launch();
+  void send(const Command& command);
   base::Result<void> outcome(base::Value<lsdma::PIO_STATUS> status);
 
   Reactor& reactor_;
   RegisterBlock registers_;
-  bool running_ = false;
+  bool running_ = false;  // the front of commands_ has its turn
+  bool overdue_ = false;  // the engine may still be at a command that has timed out
   TimePoint started_{};
   std::deque<Command> commands_;
   std::vector<std::pair<Done, base::Result<void>>> finished_;
