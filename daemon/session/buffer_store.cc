@@ -3,6 +3,8 @@
 #include <cassert>
 #include <utility>
 
+#include "daemon/session/fabric_memory.h"
+
 namespace gpuumd {
 
 BufferStore::~BufferStore() = default;
@@ -11,7 +13,8 @@ std::uint64_t BufferStore::usable_vram() const {
   const auto& vram = gpu_.vram();
   const auto total = vram.visible_usage().total + vram.invisible_usage().total;
   const auto reserved = vram.visible_usage().reserved + vram.invisible_usage().reserved;
-  const auto kept = reserved + kTableReserve + Gart::kTableBytes;
+  const auto kept = reserved + TablePool::kVramReserve + Gart::kTableBytes +
+                    FabricMemory::kVramBytes + base::kPageSize;  // the default page
   return total > kept ? total - kept : 0;
 }
 

@@ -24,9 +24,6 @@ struct BufferCounters {
 
 class BufferStore {
  public:
-  // VRAM that is kept back from buffers for page tables.
-  static constexpr std::uint64_t kTableReserve = 16 * base::kMiB;
-
   explicit BufferStore(Gpu& gpu) : gpu_(gpu) {}
   ~BufferStore();
 
@@ -58,6 +55,7 @@ class BufferStore {
   // Of host buffers, and of whatever else holds descriptors for a client.
   HostQuota& host_quota() { return host_quota_; }
 
+  // What buffers may reserve in all: VRAM without what the daemon may take for itself.
   std::uint64_t usable_vram() const;
   const BufferCounters& counters() const { return counters_; }
   template <class Visit>

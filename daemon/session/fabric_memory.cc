@@ -11,16 +11,14 @@
 namespace gpuumd {
 namespace {
 
-constexpr std::uint64_t kRingBufferBytes = 2 * base::kMiB;
-constexpr std::uint64_t kRecordBufferBytes = 8 * base::kKiB;
 constexpr std::size_t kScratchBytes = 64;  // one ring entry
 
 }  // namespace
 
 base::Result<std::unique_ptr<FabricMemory>> FabricMemory::create(Gpu& gpu) {
-  auto rings = gpu.vram().allocate(kRingBufferBytes, VramZone::kInvisibleFirst);
+  auto rings = gpu.vram().allocate(kRingBytes, VramZone::kInvisibleFirst);
   if (!rings) return base::fail_within("UALink rings", rings.error());
-  auto records = gpu.vram().allocate(kRecordBufferBytes, VramZone::kVisible);
+  auto records = gpu.vram().allocate(kRecordBytes, VramZone::kVisible);
   if (!records) return base::fail_within("UALink write-back records", records.error());
   return std::unique_ptr<FabricMemory>(
       new FabricMemory(gpu, std::move(*rings), std::move(*records)));

@@ -22,7 +22,11 @@ namespace gpuumd {
 
 class FabricMemory {
  public:
-  // 2 MiB of rings, aligned to that, and the records where the CPU can read them.
+  static constexpr std::uint64_t kRingBytes = 2 * base::kMiB;
+  static constexpr std::uint64_t kRecordBytes = 8 * base::kKiB;
+  static constexpr std::uint64_t kVramBytes = kRingBytes + kRecordBytes;
+
+  // The rings, aligned to their size, and the records where the CPU can read them.
   static base::Result<std::unique_ptr<FabricMemory>> create(Gpu& gpu);
 
   base::VramOffset rings() const { return rings_.offset(); }

@@ -160,6 +160,19 @@ TEST_F(HostMemoryTest, TablePoolTakesVisibleVramThenHostMemory) {
   EXPECT_EQ(pool.ready(), 768u);
 }
 
+// Clients were promised the rest, visible or not.
+TEST_F(HostMemoryTest, TablePoolTakesNoMoreVramThanIsKeptForTables) {
+  auto vram = std::move(*Vram::create(64 * base::kMiB, base::kMiB, {}));
+  TablePool pool(reactor, vram, memory, dma,
+                 {.low = 16, .target = 64, .vram_bytes = 256 * base::kKiB + 1});
+  bool ready = false;
+  pool.when_ready(400, [&](base::Result<void> result) { ready = result.has_value(); });
+  ASSERT_TRUE(reactor.until([&] { return ready; }));
+  EXPECT_EQ(pool.vram_pages(), 64u);
+  EXPECT_EQ(vram.visible_usage().used, 256 * base::kKiB);
+  EXPECT_EQ(pool.host_pages(), 512u);
+}
+
 TEST_F(HostMemoryTest, AnEmptyTablePoolIsCountedAndAnswered) {
   auto vram = std::move(*Vram::create(64 * base::kMiB, 0, {}));
   device.refuse_maps = 1;

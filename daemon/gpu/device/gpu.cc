@@ -164,8 +164,9 @@ base::Result<void> Gpu::start_memory() {
   for (const auto& xcc : topology.xccs) hubs.push_back(xcc.hub);
   flushes_.emplace(reactor_, std::move(hubs), FlushQueue::Options{},
                    [this](const base::Error& error) { lose(error); });
-  table_pool_.emplace(reactor_, *vram_, host_memory_, *dma_,
-                      TablePool::Options{options_.table_pages / 4, options_.table_pages});
+  table_pool_.emplace(
+      reactor_, *vram_, host_memory_, *dma_,
+      TablePool::Options{.low = options_.table_pages / 4, .target = options_.table_pages});
 
   // VRAM may hold anything after a reset; faults that go to the default page must read zeros.
   auto page = vram_->allocate(base::kPageSize, VramZone::kVisible);

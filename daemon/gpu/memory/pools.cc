@@ -83,6 +83,7 @@ void TablePool::refill() {
 
 bool TablePool::refill_from_vram() {
   for (std::size_t i = 0; i < kPagesPerTurn && ready_.size() < wanted(); ++i) {
+    if ((vram_pages_ + 1) * base::kPageSize > options_.vram_bytes) return i != 0;
     auto block = vram_.allocate(base::kPageSize, VramZone::kVisible);
     if (!block) return i != 0;
     ready_.push_back({TablePlace::in_vram(block->offset()), make_shadow()});

@@ -22,13 +22,16 @@ struct PoolCounters {
   std::uint64_t refill_failures = 0;
 };
 
-// Table pages with their shadows, both touched beforehand: from visible VRAM while there is some,
+// Table pages with their shadows, both touched beforehand: from visible VRAM up to `vram_bytes`,
 // else host memory (S bit). Device thread. Every TablePage must be back before it goes.
 class TablePool final : public TablePages {
  public:
+  // Kept back for tables: clients' reservations count on all the rest of VRAM.
+  static constexpr std::uint64_t kVramReserve = 16 * base::kMiB;
   struct Options {
     std::size_t low = 64;      // refill below
     std::size_t target = 256;  // up to
+    std::uint64_t vram_bytes = kVramReserve;
   };
   TablePool(Reactor& reactor, Vram& vram, HostMemory& memory, DmaMapper& dma, Options options);
   ~TablePool() override;
