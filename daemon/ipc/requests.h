@@ -34,7 +34,7 @@ enum class Memory : std::uint8_t { kVram, kHost };
 struct CreateBuffer {
   Memory kind = Memory::kVram;
   std::uint64_t bytes = 0;      // not 0, not rounded yet
-  std::uint64_t alignment = 0;  // 0 or a power of two
+  std::uint64_t alignment = 0;  // 0 or a power of two; what can be had is for the handler
 };
 struct BindOperation {
   bool map = false;  // else unmap: only va and bytes count

@@ -63,7 +63,7 @@ class Buffer {
   friend class BufferRef;
   struct VramChunk {
     enum class State : std::uint8_t { kAbsent, kClearing, kReady } state = State::kAbsent;
-    std::vector<VramBlock> blocks;
+    std::vector<VramBlock> blocks;  // absent: perhaps taken, not cleared yet
   };
   Buffer(BufferStore& store, ObjectId id, BufferKind kind, std::uint64_t bytes, uid_t uid);
   std::uint64_t chunk_bytes(std::size_t chunk) const;

@@ -32,20 +32,36 @@ void BufferStore::create(ObjectId id, request::CreateBuffer what, uid_t uid,
                     "buffer of " + std::to_string(what.bytes) + " bytes"));
     return;
   }
+  if (what.alignment > Buffer::kChunk)
+    return done(base::fail(base::Errc::kUnsupported, "alignment of a buffer over 2 MiB"));
   const auto bytes = base::align_up(what.bytes, base::kPageSize);
-  if (what.kind == request::Memory::kHost) {
-    create_host(std::unique_ptr<Buffer>(new Buffer(*this, id, BufferKind::kHost, bytes, uid)),
-                std::move(done));
-    return;
-  }
+  if (what.kind == request::Memory::kHost)
+    return create_host(
+        std::unique_ptr<Buffer>(new Buffer(*this, id, BufferKind::kHost, bytes, uid)),
+        std::move(done));
   if (bytes > usable_vram() || counters_.vram_reserved > usable_vram() - bytes) {
     done(base::fail(base::Errc::kNoSpace,
                     "VRAM: " + std::to_string(bytes) + " bytes wanted, " +
                         std::to_string(usable_vram() - counters_.vram_reserved) + " free"));
     return;
   }
+  std::unique_ptr<Buffer> buffer(new Buffer(*this, id, BufferKind::kVram, bytes, uid));
+  if (what.alignment > base::kPageSize)
+    if (auto taken = take_aligned(*buffer, what.alignment); !taken)
+      return done(std::unexpected(taken.error()));
   counters_.vram_reserved += bytes;
-  done(add(std::unique_ptr<Buffer>(new Buffer(*this, id, BufferKind::kVram, bytes, uid))));
+  done(add(std::move(buffer)));
+}
+
+// Later there may be room, but in smaller pieces.
+base::Result<void> BufferStore::take_aligned(Buffer& buffer, std::uint64_t alignment) {
+  for (std::size_t chunk = 0; chunk < buffer.vram_.size(); ++chunk) {
+    auto blocks = gpu_.vram().allocate_blocks(buffer.chunk_bytes(chunk), VramZone::kInvisibleFirst,
+                                              alignment);
+    if (!blocks) return std::unexpected(blocks.error());
+    buffer.vram_[chunk].blocks = std::move(*blocks);
+  }
+  return {};
 }
 
 void BufferStore::create_host(std::unique_ptr<Buffer> buffer, DoneWith<BufferRef> done) {
@@ -101,10 +117,12 @@ void BufferStore::make_present(BufferRef buffer, std::uint64_t offset, std::uint
 
 base::Result<void> BufferStore::start_clearing(Buffer& buffer, std::size_t index) {
   auto& chunk = buffer.vram_[index];
-  // Buffers take invisible VRAM first: page tables and rings need the rest.
-  auto blocks = gpu_.vram().allocate_blocks(buffer.chunk_bytes(index), VramZone::kInvisibleFirst);
-  if (!blocks) return std::unexpected(blocks.error());
-  chunk.blocks = std::move(*blocks);
+  if (chunk.blocks.empty()) {
+    // Buffers take invisible VRAM first: page tables and rings need the rest.
+    auto blocks = gpu_.vram().allocate_blocks(buffer.chunk_bytes(index), VramZone::kInvisibleFirst);
+    if (!blocks) return std::unexpected(blocks.error());
+    chunk.blocks = std::move(*blocks);
+  }
   chunk.state = Buffer::VramChunk::State::kClearing;
   for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
     const auto& block = chunk.blocks[i];

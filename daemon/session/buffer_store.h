@@ -27,8 +27,9 @@ class BufferStore {
   explicit BufferStore(Gpu& gpu) : gpu_(gpu) {}
   ~BufferStore();
 
-  // `bytes` is rounded up to 4 KiB. kNoSpace when VRAM cannot hold it (VRAM), kNoMemory (host).
-  // `done` in the call or later.
+  // `bytes` is rounded up to 4 KiB. kNoSpace when VRAM cannot hold it, or not in pieces of the
+  // alignment (VRAM), kNoMemory (host), kUnsupported: an alignment over Buffer::kChunk. `done` in
+  // the call or later.
   void create(ObjectId id, request::CreateBuffer what, uid_t uid, DoneWith<BufferRef> done);
   // A buffer for memory of another accelerator.
   BufferRef create_import(ObjectId id, const RemoteMemory& remote, std::uint64_t bytes, uid_t uid);
@@ -65,6 +66,7 @@ class BufferStore {
 
  private:
   friend class BufferRef;
+  base::Result<void> take_aligned(Buffer& buffer, std::uint64_t alignment);
   void create_host(std::unique_ptr<Buffer> buffer, DoneWith<BufferRef> done);
   BufferRef add(std::unique_ptr<Buffer> buffer);
   base::Result<void> start_clearing(Buffer& buffer, std::size_t chunk);

@@ -106,8 +106,6 @@ void Session::on(RequestId id, const request::CreateVm& what) {
 void Session::on(RequestId id, const request::CreateBuffer& what) {
   if (buffers_.size() + buffers_coming_ >= kMaxBuffers)
     return reply(id, base::fail(base::Errc::kLimit, "buffers of a session: 4096"));
-  if (what.alignment > base::kGiB)
-    return reply(id, base::fail(base::Errc::kInvalidArgument, "alignment over 1 GiB"));
   ++buffers_coming_;
   device_.buffers().create(device_.next_object_id(), what, client_.uid,
                            later([this, id](base::Result<BufferRef> made) {

@@ -189,8 +189,12 @@ typedef struct gpuumd_buffer_options {
   uint32_t kind;  /* GPUUMD_BUFFER_VRAM or GPUUMD_BUFFER_HOST */
   uint32_t flags; /* 0 */
   uint32_t reserved;
-  uint64_t bytes;     /* rounded up to 4 KiB */
-  uint64_t alignment; /* power of two, 0: the device's choice */
+  uint64_t bytes; /* rounded up to 4 KiB */
+  /* A power of two, 0: the device's choice. Each aligned piece of so many bytes lies aligned in one
+   * piece of device memory, so that a page-table entry of that size can map it. Up to 2 MiB, above
+   * UNSUPPORTED. VRAM over 4 KiB is taken at once: NO_SPACE when it is free in smaller pieces only.
+   */
+  uint64_t alignment;
 } gpuumd_buffer_options;
 
 typedef struct gpuumd_buffer_info {

@@ -263,7 +263,7 @@ struct CreateBuffer {
   std::uint32_t kind;
   std::uint32_t flags;
   std::uint64_t bytes;
-  std::uint64_t alignment;
+  std::uint64_t alignment;  // gpuumd_buffer_options
 };
 static_assert(sizeof(CreateBuffer) == 48);
 

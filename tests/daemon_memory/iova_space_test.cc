@@ -45,6 +45,17 @@ TEST(IovaSpace, NothingIsAnAddressOfTheGart) {
   }
 }
 
+// The GPU's leaves of a short buffer are as large as those of its memory.
+TEST(IovaSpace, SmallRangesAreAlignedToTheLargestPowerOfTwoInThem) {
+  auto space = IovaSpace::create(kWide, 7);
+  ASSERT_TRUE(space);
+  for (int n = 0; n < 100; ++n) {
+    EXPECT_TRUE(space->allocate_small(4096)->aligned(4096));
+    EXPECT_TRUE(space->allocate_small(64 * base::kKiB)->aligned(64 * base::kKiB));
+    EXPECT_TRUE(space->allocate_small(768 * base::kKiB)->aligned(512 * base::kKiB));
+  }
+}
+
 TEST(IovaSpace, SmallRangesNeverShareAChunkWithLargeOnes) {
   auto space = IovaSpace::create(limits(0, 64 * base::kMiB - 1), 3);
   ASSERT_TRUE(space);

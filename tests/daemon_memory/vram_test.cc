@@ -70,6 +70,22 @@ TEST(Vram, EVI_14_LargeBuffersAreWholeChunksAndNeedNotBeContiguous) {
   EXPECT_EQ(vram.visible_usage().used, before);
 }
 
+TEST(Vram, AnAlignedPieceIsNeverSpreadOverSmallerBlocks) {
+  auto vram = std::move(*Vram::create(base::kMiB, base::kMiB, {}));
+  const auto take = [&](std::uint64_t bytes, std::uint64_t alignment) {
+    return vram.allocate_blocks(bytes, VramZone::kVisible, alignment);
+  };
+  // Half of it is free, in pieces of 8 KiB.
+  std::vector<VramBlock> kept;
+  for (int i = 0; i < 128; ++i) kept.push_back(std::move(*vram.allocate(8192, VramZone::kVisible)));
+  for (std::size_t i = 0; i < kept.size(); i += 2) kept[i].reset();
+  const auto fine = take(64 * base::kKiB, 8192);
+  ASSERT_TRUE(fine);
+  for (const auto& block : *fine) EXPECT_EQ(block.bytes(), 8192u);
+  EXPECT_TRUE(take(12 * base::kKiB, 16384)) << "less than a piece may lie anywhere";
+  EXPECT_EQ(take(64 * base::kKiB, 16384).error().code, base::Errc::kNoSpace);
+}
+
 TEST(Vram, NeighboursBecomeOneRun) {
   Vram vram = std::move(*Vram::create(kSize, kVisible, {}));
   const auto blocks = vram.allocate_blocks(6 * base::kMiB + 5 * 4096, VramZone::kInvisible);

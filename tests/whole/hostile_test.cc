@@ -208,6 +208,11 @@ TEST_F(Hostile, VMB_16_ReservedBitsAndUnknownFlagsAreRefused) {
   refused(vm.create_queue(0, 0, 9), "queue priority");
   refused(device.create_buffer(GPUUMD_BUFFER_IMPORT, 4096), "buffer kind");
   refused(device.create_buffer(GPUUMD_BUFFER_VRAM, 4096, 3), "alignment");
+  for (const auto kind : {GPUUMD_BUFFER_VRAM, GPUUMD_BUFFER_HOST}) {
+    const auto coarse = device.create_buffer(kind, 8 << 20, 4 << 20);
+    ASSERT_FALSE(coarse);
+    EXPECT_EQ(coarse.error().status, GPUUMD_UNSUPPORTED);
+  }
   auto buffer = vram(device, kSize);
   refused(vm.map(kVa, buffer, 0, 4096, kReadWrite | 0x80), "bind flags");
   refused(vm.map(kVa, buffer, 0, 4096, 0), "bind without a right");

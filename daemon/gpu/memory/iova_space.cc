@@ -1,6 +1,7 @@
 #include "daemon/gpu/memory/iova_space.h"
 
 #include <algorithm>
+#include <bit>
 #include <random>
 
 namespace gpuumd {
@@ -65,7 +66,7 @@ base::Result<base::Iova> IovaSpace::allocate_small(std::uint64_t bytes) {
   bytes = base::align_up(bytes, base::kPageSize);
   if (bytes == 0 || bytes >= kChunk)
     return base::fail(base::Errc::kInvalidArgument, "size of a small IOVA range");
-  return allocate(small_, bytes, base::kPageSize);
+  return allocate(small_, bytes, std::bit_floor(bytes));
 }
 
 base::Result<base::Iova> IovaSpace::allocate(Region& region, std::uint64_t bytes,

@@ -29,7 +29,8 @@ class IovaSpace {
 
   // 2 MiB, aligned to it. kNoSpace.
   base::Result<base::Iova> allocate_chunk() { return allocate(chunks_, kChunk, kChunk); }
-  // `bytes` rounded up to 4 KiB, less than a chunk. kNoSpace, kInvalidArgument.
+  // `bytes` rounded up to 4 KiB, less than a chunk, aligned to the largest power of two in them: so
+  // a leaf of the GPU's fits wherever one does in the memory. kNoSpace, kInvalidArgument.
   base::Result<base::Iova> allocate_small(std::uint64_t bytes);
   // Exactly what was allocated.
   void release(base::Iova at, std::uint64_t bytes);

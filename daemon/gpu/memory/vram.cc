@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <string>
 
 namespace gpuumd {
@@ -71,12 +72,15 @@ base::Result<VramBlock> Vram::allocate(std::uint64_t bytes, VramZone zone) {
   return block;
 }
 
-base::Result<std::vector<VramBlock>> Vram::allocate_blocks(std::uint64_t bytes, VramZone zone) {
+base::Result<std::vector<VramBlock>> Vram::allocate_blocks(std::uint64_t bytes, VramZone zone,
+                                                           std::uint64_t alignment) {
+  assert(std::has_single_bit(alignment) && alignment <= kNaturalBlock);
   if (bytes == 0 || bytes > bytes_)
     return base::fail(bytes == 0 ? base::Errc::kInvalidArgument : base::Errc::kNoSpace,
                       "VRAM of " + std::to_string(bytes) + " bytes");
   std::vector<VramBlock> blocks;
   std::uint64_t pages = base::align_up(bytes, base::kPageSize) / base::kPageSize;
+  const unsigned whole = order_for(alignment);
   unsigned order = kNaturalOrder;
   while (pages != 0) {
     order = std::min<unsigned>(order, std::bit_width(pages) - 1);
@@ -84,8 +88,10 @@ base::Result<std::vector<VramBlock>> Vram::allocate_blocks(std::uint64_t bytes, 
     if (take_block(order, zone, block)) {
       pages -= std::uint64_t{1} << order;
       blocks.push_back(std::move(block));
-    } else if (order-- == 0) {
+    } else if (order == 0 || (order <= whole && pages >> whole != 0)) {
       return base::fail(base::Errc::kNoSpace, "VRAM of " + std::to_string(bytes) + " bytes");
+    } else {
+      --order;
     }
   }
   return blocks;

@@ -71,8 +71,10 @@ class Vram {
   base::Result<VramBlock> allocate(std::uint64_t bytes, VramZone zone);
 
   // `bytes` (rounded up to 4 KiB) as few blocks, of 2 MiB each where there is enough and smaller at
-  // the end or when memory is in pieces; not contiguous. All or nothing: kNoSpace.
-  base::Result<std::vector<VramBlock>> allocate_blocks(std::uint64_t bytes, VramZone zone);
+  // the end or when memory is in pieces; not contiguous. No whole piece of `alignment` (a power of
+  // two up to 2 MiB) is spread over smaller blocks. All or nothing: kNoSpace.
+  base::Result<std::vector<VramBlock>> allocate_blocks(std::uint64_t bytes, VramZone zone,
+                                                       std::uint64_t alignment = base::kPageSize);
 
   std::uint64_t size() const { return bytes_; }
   std::uint64_t visible() const { return visible_; }
