@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/session/fabric_memory.h"
+#include "daemon/session/join.h"
 
 namespace gpuumd {
 
@@ -124,17 +125,13 @@ base::Result<void> BufferStore::start_clearing(Buffer& buffer, std::size_t index
     chunk.blocks = std::move(*blocks);
   }
   chunk.state = Buffer::VramChunk::State::kClearing;
-  for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
-    const auto& block = chunk.blocks[i];
-    const bool last = i + 1 == chunk.blocks.size();
-    // In order, so the last fill's end is the end of all. The fill keeps the buffer: its memory
-    // must not be given to others while the engine writes it.
-    gpu_.copy_engine().fill(
-        gpu_.vram_map().mc(block.offset()), 0, block.bytes(),
-        [this, kept = BufferRef(buffer), index, last](base::Result<void> result) {
-          if (last || !result) cleared(*kept, index, result);
-        });
-  }
+  // The fills keep the buffer: its memory must not be given to others while the engine writes it.
+  Join all([this, kept = BufferRef(buffer), index](base::Result<void> result) {
+    cleared(*kept, index, result);
+  });
+  for (const auto& block : chunk.blocks)
+    gpu_.copy_engine().fill(gpu_.vram_map().mc(block.offset()), 0, block.bytes(), all.part());
+  all.end();
   return {};
 }
 

@@ -8,6 +8,7 @@
 
 #include "daemon/ipc/channel.h"
 #include "daemon/ipc/status.h"
+#include "daemon/session/join.h"
 
 namespace gpuumd {
 namespace {
@@ -268,18 +269,9 @@ void Device::detach_import(Buffer& buffer, base::Errc why, Done done) {
   for (auto& [id, session] : sessions_)
     if (session->uses(buffer))
       session->channel().event({GPUUMD_EVENT_REVOKED, buffer.id().value(), 0, 0, to_status(why)});
-  auto left = std::make_shared<std::size_t>(1);
-  auto last = std::make_shared<Done>(std::move(done));
-  auto worst = std::make_shared<base::Result<void>>();
-  const auto one = [left, last, worst](base::Result<void> result) {
-    if (!result) *worst = std::move(result);
-    if (--*left == 0) (*last)(std::move(*worst));
-  };
-  for (auto& [pasid, owner] : vms_) {
-    ++*left;
-    owner.vm->unmap_buffer(buffer, why, one);
-  }
-  one({});
+  Join all(std::move(done));
+  for (auto& [pasid, owner] : vms_) owner.vm->unmap_buffer(buffer, why, all.part());
+  all.end();
 }
 
 void Device::peer_changed(base::AccelId peer, bool up) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/gpu/registers/describe.h"
+#include "daemon/session/join.h"
 
 namespace gpuumd {
 namespace {
@@ -139,8 +140,6 @@ struct Vm::Change {
   std::size_t next = 0;                      // step
   std::size_t next_map = 0;
   std::size_t next_unmap = 0;
-  std::size_t preparing = 0;
-  std::optional<base::Error> failed;
 };
 
 void Vm::bind(std::vector<BindStep> steps, Done done) {
@@ -215,19 +214,14 @@ base::Result<void> Vm::validate(const Change& change) const {
 
 // Eager maps need their memory first.
 void Vm::prepare(std::shared_ptr<Change> change) {
-  change->preparing = 1;
-  const auto ready = [this, change](base::Result<void> result) {
-    if (!result) change->failed = result.error();
-    if (--change->preparing > 0) return;
-    if (change->failed) return finish(change, std::unexpected(*change->failed));
+  Join all([this, change](base::Result<void> result) {
+    if (!result) return finish(change, std::move(result));
     commit(change);
-  };
-  for (const auto& step : change->steps) {
-    if (!step.map || step.on_fault) continue;
-    ++change->preparing;
-    context_.buffers.make_present(step.buffer, step.offset, step.bytes, ready);
-  }
-  ready({});
+  });
+  for (const auto& step : change->steps)
+    if (step.map && !step.on_fault)
+      context_.buffers.make_present(step.buffer, step.offset, step.bytes, all.part());
+  all.end();
 }
 
 base::Result<void> Vm::reserve(Change& change) {

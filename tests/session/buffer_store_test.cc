@@ -1,0 +1,107 @@
+// Buffers on a device that works, and on one that does not.
+#include "daemon/session/buffer_store.h"
+
+#include "tests/session/device_rig.h"
+
+namespace gpuumd {
+namespace {
+
+using base::Errc;
+using request::Memory;
+
+class Buffers : public test::DeviceRig {
+ protected:
+  base::Result<BufferRef> create(std::uint64_t bytes, std::uint64_t alignment = 0,
+                                 Memory kind = Memory::kVram) {
+    return wait<BufferRef>([=](Device& device, auto done) {
+      device.buffers().create(device.next_object_id(), {kind, bytes, alignment}, 0,
+                              std::move(done));
+    });
+  }
+  static std::uint64_t used_vram(Device& device) {
+    const auto& vram = device.gpu().vram();
+    return vram.visible_usage().used + vram.invisible_usage().used -
+           device.gpu().table_pages().vram_pages() * base::kPageSize;
+  }
+};
+
+TEST_F(Buffers, AnAlignedBufferIsMadeOfAlignedPieces) {
+  for (const auto kind : {Memory::kVram, Memory::kHost}) {
+    auto buffer = create(2 * base::kMiB + 768 * base::kKiB, 256 * base::kKiB, kind);
+    ASSERT_TRUE(buffer) << buffer.error().message();
+    const auto made = wait<void>([&](Device& device, auto done) {
+      device.buffers().make_present(*buffer, 0, (*buffer)->bytes(), std::move(done));
+    });
+    ASSERT_TRUE(made) << made.error().message();
+    on([&](Device&) {
+      for (std::uint64_t at = 0; at < (*buffer)->bytes(); at += 256 * base::kKiB) {
+        const auto runs = (*buffer)->runs(at, 256 * base::kKiB);
+        EXPECT_EQ(runs.size(), 1u) << at;
+        const auto address =
+            kind == Memory::kVram ? runs[0].vram_offset().value() : runs[0].iova().value();
+        EXPECT_EQ(address % (256 * base::kKiB), 0u) << at;
+      }
+      buffer->reset();
+    });
+  }
+}
+
+TEST_F(Buffers, AnAlignmentThatVramInPiecesCannotGiveIsNoSpaceAtOnce) {
+  // All of VRAM in pages, of which every second one is free again.
+  auto pages = std::make_shared<std::vector<VramBlock>>();
+  on([&](Device& device) {
+    while (auto page = device.gpu().vram().allocate(base::kPageSize, VramZone::kInvisibleFirst))
+      pages->push_back(std::move(*page));
+    for (std::size_t i = 0; i < pages->size(); i += 2) (*pages)[i].reset();
+  });
+  const auto coarse = create(base::kMiB, 64 * base::kKiB);
+  ASSERT_FALSE(coarse);
+  EXPECT_EQ(coarse.error().code, Errc::kNoSpace);
+  auto fine = create(base::kMiB);
+  EXPECT_TRUE(fine);
+  on([&](Device&) {
+    fine->reset();
+    pages->clear();
+  });
+}
+
+// Until then the engine may be at the other blocks, and what they end with is not the next try's.
+TEST_F(Buffers, AFailedFillIsToldWhenAllFillsOfTheChunkHaveEnded) {
+  auto buffer = create(12 * base::kKiB);  // two blocks
+  ASSERT_TRUE(buffer);
+  std::vector<std::string> told;
+  on([&](Device& device) {
+    auto& engine = device.gpu().copy_engine();
+    const auto make = [&](Done done) {
+      device.buffers().make_present(*buffer, 0, 4096, std::move(done));
+    };
+    make([&, make](base::Result<void> result) {
+      told.push_back(result ? "good" : result.error().step);
+      engine.fail({Errc::kDeviceError, 0, "second"});
+      make([&](base::Result<void> again) { told.push_back(again ? "good" : again.error().step); });
+    });
+    ASSERT_EQ(engine.outstanding(), 2u);
+    engine.fail({Errc::kDeviceError, 0, "first"});
+  });
+  ASSERT_TRUE(eventually([&](Device&) { return told.size() == 2; }));
+  EXPECT_EQ(told, (std::vector<std::string>{"first", "second"}));
+  on([&](Device&) {
+    EXPECT_FALSE((*buffer)->present(0, 4096));
+    buffer->reset();
+  });
+}
+
+TEST_F(Buffers, MemoryGoesBackWithTheLastReference) {
+  const auto before = on(used_vram);
+  auto buffer = create(3 * base::kMiB);
+  ASSERT_TRUE(buffer);
+  ASSERT_TRUE(wait<void>([&](Device& device, auto done) {
+    device.buffers().make_present(*buffer, 0, 3 * base::kMiB, std::move(done));
+  }));
+  EXPECT_EQ(on(used_vram), before + 3 * base::kMiB);
+  on([&](Device&) { buffer->reset(); });
+  EXPECT_EQ(on(used_vram), before);
+}
+
+}  // namespace
+}  // namespace gpuumd
