@@ -31,19 +31,19 @@ base::Errc code_of_connect(int error) {
   }
 }
 
-base::Result<base::UniqueFd> connect_socket(const std::string& name, std::string_view path) {
+base::Result<base::UniqueFd> connect_socket(std::string_view path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path))
-    return base::fail(base::Errc::kInvalidArgument,
-                      "device \"" + name + "\": a socket path has 1 to " +
-                          std::to_string(sizeof(address.sun_path) - 1) + " characters");
+    return base::fail(
+        base::Errc::kInvalidArgument,
+        "a socket path has 1 to " + std::to_string(sizeof(address.sun_path) - 1) + " characters");
   std::memcpy(address.sun_path, path.data(), path.size());
   base::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return base::fail(base::Errc::kSystem, "socket", errno);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;
-    return base::fail(code_of_connect(error), "connect to " + name, error);
+    return base::fail(code_of_connect(error), "connect", error);
   }
   return socket;
 }
@@ -53,14 +53,13 @@ base::Result<base::UniqueFd> connect_socket(const std::string& name, std::string
 base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
   if (!name.starts_with(kUserPrefix))
     return base::fail(base::Errc::kInvalidArgument,
-                      "device \"" + name + "\": not of a known form (vfio-user:PATH)");
-  auto socket = connect_socket(name, std::string_view(name).substr(kUserPrefix.size()));
+                      "device name not of a known form (vfio-user:PATH)");
+  auto socket = connect_socket(std::string_view(name).substr(kUserPrefix.size()));
   if (!socket) return std::unexpected(socket.error());
   auto device = connect_vfio_user(std::move(*socket), name);
   // A server that has a client already can only hang up: the protocol has no word for it.
   if (!device && device.error().code == base::Errc::kDisconnected)
-    return base::fail(base::Errc::kBusy,
-                      name + ": the server hangs up, as when it serves another client");
+    return base::fail(base::Errc::kBusy, "the server hangs up, as when it serves another client");
   if (!device) return std::unexpected(device.error());
   return std::unique_ptr<PciDevice>(std::move(*device));
 }

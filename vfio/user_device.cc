@@ -42,10 +42,10 @@ bool is_eventfd(int fd) {
 base::Result<std::unique_ptr<UserDevice>> connect_vfio_user(base::UniqueFd socket, std::string name,
                                                             UserOptions options) {
   base::UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return base::fail(base::Errc::kSystem, name + ": eventfd", errno);
+  if (!wake) return base::fail(base::Errc::kSystem, "eventfd", errno);
   std::unique_ptr<UserDevice> device(
       new UserDevice(std::move(socket), std::move(wake), name, std::move(options)));
-  if (auto ready = device->handshake(); !ready) return base::fail_within(name, ready.error());
+  if (auto ready = device->handshake(); !ready) return std::unexpected(ready.error());
   return device;
 }
 

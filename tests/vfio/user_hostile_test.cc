@@ -269,7 +269,7 @@ TEST_F(Nonsense, BusyServer) {
   });
   const auto error = try_connect().error();
   EXPECT_EQ(error.code, Errc::kBusy);
-  EXPECT_EQ(error.message(), "sim: VERSION refused by the server: busy (errno 16)");
+  EXPECT_EQ(error.message(), "VERSION refused by the server: busy (errno 16)");
 }
 
 TEST_F(Nonsense, GarbageJson) {

@@ -45,6 +45,12 @@ class Startup : public System {
       EXPECT_NE(ended.said.find(part), std::string::npos)
           << "no \"" << part << "\" in " << ended.said;
   }
+  // In a line where it could be named by the layer that fails and by the one that asked it.
+  static void expect_named_once(const Ended& ended, const std::string& name) {
+    const auto first = ended.said.find(name);
+    ASSERT_NE(first, std::string::npos) << ended.said;
+    EXPECT_EQ(ended.said.find(name, first + 1), std::string::npos) << ended.said;
+  }
   // Neither sockets nor memory of a process that ended: the runtime directory may stay, empty but
   // for the lock file.
   void expect_nothing_left(const std::string& dir) {
@@ -71,7 +77,9 @@ TEST_F(Startup, WithoutADeviceItSaysHowToNameOne) {
 TEST_F(Startup, UnknownDevicesAreNamed) {
   expect_refused(run({"--device", "nvme0", "--runtime-dir", dir()}), {"\"nvme0\"", "sim"});
   const auto socket = "vfio-user:" + directory() + "/nobody.sock";
-  expect_refused(run({"--device", socket, "--runtime-dir", dir()}), {socket, "not found"});
+  const auto nobody = run({"--device", socket, "--runtime-dir", dir()});
+  expect_refused(nobody, {socket, "not found"});
+  expect_named_once(nobody, socket);
   expect_refused(run({"--device", "vfio-user:", "--runtime-dir", dir()}), {"vfio-user:"});
   expect_refused(run({"--device", "vfio-user:/" + std::string(200, 'x'), "--runtime-dir", dir()}),
                  {"socket path"});
@@ -150,7 +158,9 @@ TEST_F(Startup, ASecondDaemonIsToldWhoHasTheDeviceOrTheDirectory) {
     expect_refused(run({"--device", "sim:vram=64M,bar0=16M", "--runtime-dir", runtime_dir(0)}),
                    {runtime_dir(0), pid});
     // Same device, another directory: the model serves one client at a time.
-    expect_refused(run({"--device", device, "--runtime-dir", dir()}), {device, "busy"});
+    const auto busy = run({"--device", device, "--runtime-dir", dir()});
+    expect_refused(busy, {device, "busy"});
+    expect_named_once(busy, device);
     expect_nothing_left(dir());
   };
   const auto held = [&] {
