@@ -78,7 +78,7 @@ base::Result<BufferRef> Session::buffer(ObjectId id) const {
   const auto it = buffers_.find(id.value());
   if (it == buffers_.end())
     return base::fail(base::Errc::kNotFound, object_text(id) + " is no buffer of this session");
-  return it->second;
+  return it->second.buffer;
 }
 
 bool Session::uses(const Buffer& buffer) const { return buffers_.contains(buffer.id().value()); }
@@ -129,7 +129,9 @@ void Session::buffer_ready(RequestId id, base::Result<BufferRef> made) {
     ready.page_bytes =
         buffer.host().pages() == HostPages::kHuge2M ? 2 * base::kMiB : base::kPageSize;
   }
-  buffers_.emplace(buffer.id().value(), std::move(*made));
+  auto& entry = buffers_[buffer.id().value()];
+  entry.buffer = std::move(*made);
+  ++entry.handles;
   reply(id, std::move(ready));
 }
 
@@ -238,7 +240,11 @@ void Session::on(RequestId id, const request::Destroy& what) {
     fence.mapped()->abandon();
     return answer();
   }
-  if (buffers_.erase(object.value()) != 0) return answer();
+  if (const auto it = buffers_.find(object.value()); it != buffers_.end()) {
+    if (--it->second.handles > 0) return answer();
+    const auto gone = buffers_.extract(it);  // its end may come back here: a revoke, an answer
+    return answer();
+  }
   reply(id, base::fail(base::Errc::kNotFound, object_text(object)));
 }
 
@@ -296,7 +302,8 @@ void Session::on(RequestId id, const request::QueryObject& what) {
   if (const auto* vm = find_vm(what.object)) {
     answer = {static_cast<std::uint32_t>(wire::ObjectKind::kVm), state(vm->dead())};
   } else if (const auto b = buffers_.find(key); b != buffers_.end()) {
-    answer = {static_cast<std::uint32_t>(wire::ObjectKind::kBuffer), state(b->second->gone())};
+    answer = {static_cast<std::uint32_t>(wire::ObjectKind::kBuffer),
+              state(b->second.buffer->gone())};
   } else if (const auto q = queues_.find(key); q != queues_.end()) {
     answer = {static_cast<std::uint32_t>(wire::ObjectKind::kQueue),
               state(q->second.queue->broken_by())};
@@ -374,7 +381,7 @@ void Session::close(std::move_only_function<void()> done) {
   for (const auto& [key, entry] : vms_)
     if (!entry.ending) vms.push_back(ObjectId(key));
   for (const auto vm : vms) destroy_vm(vm, later([] {}));
-  buffers_.clear();
+  std::exchange(buffers_, {}).clear();
   one_less();
 }
 
@@ -384,7 +391,6 @@ void Session::finish_close() {
   for (const auto& [key, entry] : vms_)
     if (!entry.ending) return destroy_vm(ObjectId(key), later([] {}));
   if (!vms_.empty() || !queues_.empty()) return;
-  buffers_.clear();
   fences_.clear();
   device_.remove_session(*this);
   std::exchange(closing_, nullptr)();

@@ -55,6 +55,12 @@ class Session final : public SessionHandler {
   Counts counts() const { return {vms_.size(), queues_.size(), buffers_.size(), fences_.size()}; }
 
  private:
+  // A buffer that came in twice (imported again, received again) is one object with one id, and
+  // is destroyed as often as it came.
+  struct BufferEntry {
+    BufferRef buffer;
+    std::uint64_t handles = 0;
+  };
   struct VmEntry {
     std::unique_ptr<Vm> vm;
     bool ending = false;
@@ -99,7 +105,7 @@ class Session final : public SessionHandler {
   Channel& channel_;
   std::unique_ptr<FenceSlots> fence_slots_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Fence>> fences_;
-  std::unordered_map<std::uint64_t, BufferRef> buffers_;
+  std::unordered_map<std::uint64_t, BufferEntry> buffers_;
   std::unordered_map<std::uint64_t, VmEntry> vms_;
   std::unordered_map<std::uint64_t, QueueEntry> queues_;
   std::size_t vms_coming_ = 0;

@@ -355,7 +355,9 @@ GPUUMD_API gpuumd_status gpuumd_export(gpuumd_buffer* buffer, const gpuumd_wait*
                                        gpuumd_handle* handle);
 /* Takes the memory back from every importer; returns when none can reach it. The buffer stays. */
 GPUUMD_API gpuumd_status gpuumd_revoke(gpuumd_buffer* buffer, const gpuumd_wait* wait);
-/* NOT_FOUND: nobody exports this handle. PEER_LOST, TIMEOUT, REFUSED. */
+/* NOT_FOUND: nobody exports this handle. PEER_LOST, TIMEOUT, REFUSED. The same handle gives a
+ * buffer of the same id, and each is destroyed by itself; the last one gives the memory back. So it
+ * is with a descriptor that is opened again. */
 GPUUMD_API gpuumd_status gpuumd_import(gpuumd_device* device, const gpuumd_handle* handle,
                                        const gpuumd_wait* wait, gpuumd_buffer** buffer);
 /* A descriptor that holds a reference to the buffer and can be passed to another local process. */

@@ -62,6 +62,41 @@ TEST_F(Fabric, UAL_4_TheSameHandleIsTheSameObjectAndExportGivesItAgain) {
   EXPECT_EQ(first.id(), second.id());
 }
 
+TEST_F(Fabric, UAL_4_EachImportOfAHandleIsDestroyedByItself) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a), space_b = Space::make(b);
+  const auto data = random_bytes(1 << 20, 12);
+  auto exported = export_data(a, space_a, data);
+  auto first = std::make_optional(must(b.import_handle(exported.handle, Wait(20s))));
+  auto second = std::make_optional(must(b.import_handle(exported.handle, Wait(20s))));
+  first.reset();
+  must(space_b.vm.map(kVa, *second, 0, 1 << 20, GPUUMD_BIND_READ));
+  EXPECT_TRUE(space_b.read(kVa, 1 << 20) == data);
+  must(space_b.vm.unmap(kVa, 1 << 20));
+  const auto imports = [&] { return must(client_b.query(GPUUMD_QUERY_IMPORTS, 0)); };
+  EXPECT_NE(imports().find(exported.handle.text()), std::string::npos);
+  second.reset();
+  EXPECT_TRUE(
+      eventually([&] { return imports().find(exported.handle.text()) == std::string::npos; }));
+}
+
+TEST_F(Fabric, ABufferThatIsOpenedTwiceIsDestroyedTwice) {
+  start();
+  auto client = connect(), other_client = connect();
+  auto device = open(client), other = open(other_client);
+  auto space = Space::make(other);
+  auto buffer = vram(device, 1 << 20);
+  base::UniqueFd descriptor(must(buffer.share()));
+  auto first = std::make_optional(must(other.open_shared(descriptor.get())));
+  auto second = must(other.open_shared(descriptor.get()));
+  EXPECT_EQ(first->id(), second.id());
+  first.reset();
+  must(space.vm.map(kVa, second, 0, 1 << 20, kReadWrite));
+  EXPECT_TRUE(space.read(kVa, 1 << 20) == std::vector<std::byte>(1 << 20));
+}
+
 TEST_F(Fabric, HandlesOfNobodyAndOfFreedBuffersAreNotFound) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
