@@ -57,6 +57,8 @@ class Buffer {
   const std::optional<RemoteMemory>& remote() const { return remote_; }
 
   bool pinned() const { return pins_ > 0; }
+  // Not any more: its last reference has gone, and its peers are giving it up or never did.
+  bool referenced() const { return refs_ > 0; }
 
  private:
   friend class BufferStore;
@@ -76,6 +78,7 @@ class Buffer {
   std::optional<base::Errc> gone_;
   std::uint32_t refs_ = 0;
   std::uint32_t pins_ = 0;
+  bool quarantined_ = false;
   std::vector<VramChunk> vram_;
   HostBuffer host_;
   std::vector<HostChunk> host_chunks_;

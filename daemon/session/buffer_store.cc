@@ -155,7 +155,9 @@ void BufferStore::cleared(Buffer& buffer, std::size_t index, const base::Result<
 
 void BufferStore::unpin(Buffer& buffer) {
   assert(buffer.pins_ > 0);
-  --buffer.pins_;
+  if (--buffer.pins_ > 0 || !buffer.quarantined_) return;
+  --counters_.quarantined;
+  free(buffer.id());
 }
 
 void BufferStore::last_reference_gone(Buffer& buffer) {
@@ -166,10 +168,16 @@ void BufferStore::last_reference_gone(Buffer& buffer) {
 }
 
 void BufferStore::free(ObjectId id) {
-  auto node = buffers_.extract(id.value());
-  if (node.empty()) return;
+  const auto it = buffers_.find(id.value());
+  if (it == buffers_.end()) return;
+  assert(it->second->refs_ == 0);
+  if (it->second->pinned()) {
+    it->second->quarantined_ = true;
+    ++counters_.quarantined;
+    return;
+  }
+  const auto node = buffers_.extract(it);
   const auto& buffer = *node.mapped();
-  assert(buffer.refs_ == 0 && buffer.pins_ == 0);
   if (buffer.kind() == BufferKind::kVram) counters_.vram_reserved -= buffer.bytes();
   if (buffer.kind() == BufferKind::kHost) {
     counters_.host_bytes -= buffer.bytes();

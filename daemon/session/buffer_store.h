@@ -20,6 +20,7 @@ struct BufferCounters {
   std::uint64_t chunks_cleared = 0;
   std::uint64_t vram_reserved = 0;  // bytes, now
   std::uint64_t host_bytes = 0;     // now, pinned
+  std::uint64_t quarantined = 0;    // buffers, now
 };
 
 class BufferStore {
@@ -47,7 +48,8 @@ class BufferStore {
     on_last_ = std::move(call);
   }
   // It stays where it is while a peer may reach it. No reference: when all of those have gone, the
-  // peers have to give it up (on_last_reference()).
+  // peers have to give it up (on_last_reference()). If that fails, the memory is in quarantine:
+  // nobody gets it before the last unpin(), if that ever comes (errata A27).
   void pin(Buffer& buffer) { ++buffer.pins_; }
   void unpin(Buffer& buffer);
   // The memory behind an import is gone.

@@ -65,7 +65,8 @@ std::string Device::status_json() const {
   out["buffers"] = {{"made", buffers.made},
                     {"freed", buffers.freed},
                     {"host_bytes", buffers.host_bytes},
-                    {"chunks_cleared", buffers.chunks_cleared}};
+                    {"chunks_cleared", buffers.chunks_cleared},
+                    {"quarantined", buffers.quarantined}};
   out["vmids_free"] = self.gpu_.vmids().free();
   const auto& dma = self.gpu_.dma().counters();
   out["dma"] = {{"maps", dma.maps}, {"unmaps", dma.unmaps}, {"mapped_bytes", dma.mapped_bytes}};

@@ -255,6 +255,7 @@ void Exports::Core::last_reference(Buffer& buffer, std::move_only_function<void(
     return free();
   }
   if (!exported_.contains(buffer.id().value())) return free();
+  // Whether the peers gave it up or not: what is still pinned goes into quarantine.
   revoke(buffer, [free = std::move(free)](base::Result<void>) mutable { free(); });
 }
 
@@ -265,7 +266,8 @@ void Exports::Core::import(const ExportHandle& wanted, uid_t uid, Duration timeo
     if (!options_.same_host)
       return done(base::fail(base::Errc::kInvalidArgument, "handle of this GPU's own memory"));
     auto* buffer = buffers_.find(ObjectId(own->buffer.value()));
-    if (buffer == nullptr) return done(base::fail(base::Errc::kNotFound, "exported buffer"));
+    if (buffer == nullptr || !buffer->referenced())  // it is being taken back
+      return done(base::fail(base::Errc::kNotFound, "exported buffer"));
     return done(BufferRef(*buffer));
   }
   // The caller's deadline may be shorter than the protocol's; what comes later is given back.
@@ -360,7 +362,7 @@ void Exports::Core::run(fabric::UpdateNpa& action) { space_.update(action, op_do
 
 void Exports::Core::run(fabric::PinBuffer& action) {
   auto* buffer = buffers_.find(ObjectId(action.buffer.value()));
-  if (buffer == nullptr)
+  if (buffer == nullptr || !buffer->referenced())
     return tell(fabric::BufferPinned{action.op, base::fail(base::Errc::kNotFound, "buffer")});
   buffers_.pin(*buffer);
   BufferRef kept(*buffer);

@@ -91,6 +91,32 @@ TEST_F(Buffers, AFailedFillIsToldWhenAllFillsOfTheChunkHaveEnded) {
   });
 }
 
+// A revoke that failed: `free` is called with the memory still in the reach of peers.
+TEST_F(Buffers, A27_MemoryThatAPeerMayStillReachIsInQuarantineUntilItIsUnpinned) {
+  const auto before = on(used_vram);
+  auto buffer = create(2 * base::kMiB);
+  ASSERT_TRUE(buffer);
+  ASSERT_TRUE(wait<void>([&](Device& device, auto done) {
+    device.buffers().make_present(*buffer, 0, 2 * base::kMiB, std::move(done));
+  }));
+  const auto id = (*buffer)->id();
+  on([&](Device& device) {
+    auto& store = device.buffers();
+    store.pin(**buffer);
+    buffer->reset();
+    ASSERT_NE(store.find(id), nullptr);
+    EXPECT_FALSE(store.find(id)->referenced());
+    EXPECT_EQ(store.counters().quarantined, 1u);
+    EXPECT_EQ(store.counters().vram_reserved, 2 * base::kMiB);
+    EXPECT_EQ(used_vram(device), before + 2 * base::kMiB);
+    store.unpin(*store.find(id));
+    EXPECT_EQ(store.find(id), nullptr);
+    EXPECT_EQ(store.counters().quarantined, 0u);
+    EXPECT_EQ(store.counters().vram_reserved, 0u);
+    EXPECT_EQ(used_vram(device), before);
+  });
+}
+
 TEST_F(Buffers, MemoryGoesBackWithTheLastReference) {
   const auto before = on(used_vram);
   auto buffer = create(3 * base::kMiB);

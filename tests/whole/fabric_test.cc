@@ -208,6 +208,25 @@ TEST_F(Fabric, UAL_1_AnExportersDeathRevokesItsImports) {
   EXPECT_EQ(late.error().status, GPUUMD_REVOKED);
 }
 
+TEST_F(Fabric, A27_WhatPeersMayReachOfALostDeviceIsFreedByNobody) {
+  start_pod();
+  auto client_b = connect(1);
+  auto b = open(client_b);
+  auto import = [&] {
+    auto client_a = connect(0);
+    auto a = open(client_a);
+    auto space_a = Space::make(a);
+    auto exported = export_data(a, space_a, random_bytes(1 << 20, 13));
+    auto import = must(b.import_handle(exported.handle, Wait(20s)));
+    control(R"({"command": "pci.disconnect", "gpu": 0})");
+    EXPECT_TRUE(wait_event(client_a, GPUUMD_EVENT_DEVICE_LOST));
+    return import;
+  }();
+  EXPECT_TRUE(
+      eventually([&] { return number(0, GPUUMD_QUERY_STATUS, {"buffers", "quarantined"}) == 1; }));
+  kill_daemon(0);  // by itself it would end with an error: its device is lost
+}
+
 TEST_F(Fabric, ADescriptorElsewhereKeepsAnExportOfADeadClient) {
   start_pod();
   auto client_b = connect(1);
