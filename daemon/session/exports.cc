@@ -76,7 +76,7 @@ class Exports::Core {
   void last_reference(Buffer& buffer, std::move_only_function<void()> free);
   void message(std::uint32_t sender, const std::array<std::uint32_t, 4>& dwords);
   void security_request(const psp::Request& request);
-  void device_lost() { lost_ = true; }
+  void device_lost();
   void explain_refusal(std::uint64_t npa_page, base::Errc reported,
                        std::move_only_function<void(base::Errc)> explained);
   bool poll();
@@ -232,6 +232,7 @@ void Exports::Core::export_buffer(BufferRef buffer, DoneWith<ExportHandle> done)
 void Exports::Core::revoke(Buffer& buffer, Done done) {
   auto node = exported_.extract(buffer.id().value());
   if (node.empty()) return done(base::fail(base::Errc::kNotFound, "buffer is not exported"));
+  if (lost_) return done(base::fail(base::Errc::kDeviceLost, "revoke"));
   node_->revoke(now(), expect([done = std::move(done)](auto result) mutable {
                   if (!result) return done(std::unexpected(result.error()));
                   done({});
@@ -261,6 +262,7 @@ void Exports::Core::last_reference(Buffer& buffer, std::move_only_function<void(
 
 void Exports::Core::import(const ExportHandle& wanted, uid_t uid, Duration timeout,
                            DoneWith<BufferRef> done) {
+  if (lost_) return done(base::fail(base::Errc::kDeviceLost, "import"));
   const fabric::Handle handle{wanted.lo, wanted.hi};
   if (const auto own = node_->find_export(handle)) {
     if (!options_.same_host)
@@ -315,6 +317,7 @@ void Exports::Core::message(std::uint32_t sender, const std::array<std::uint32_t
 
 void Exports::Core::explain_refusal(std::uint64_t npa_page, base::Errc reported,
                                     std::move_only_function<void(base::Errc)> explained) {
+  if (lost_) return explained(base::Errc::kDeviceLost);
   const base::Npa at(npa_page * base::kPageSize);
   for (const auto& [id, entry] : imports_) {
     if (at < entry.at || entry.at + entry.bytes <= at) continue;
@@ -324,6 +327,15 @@ void Exports::Core::explain_refusal(std::uint64_t npa_page, base::Errc reported,
   }
   // Of an import that has been taken down already.
   explained(reported == base::Errc::kRefused ? base::Errc::kRevoked : reported);
+}
+
+// Nobody tells the node the time any more, so nothing that is under way would end.
+void Exports::Core::device_lost() {
+  lost_ = true;
+  timer_.cancel();
+  for (auto& [token, completion] : std::exchange(completions_, {}))
+    completion(base::fail(base::Errc::kDeviceLost, "fabric"));
+  for (auto& waiting : std::exchange(explanations_, {})) waiting.explained(base::Errc::kDeviceLost);
 }
 
 // ---- the node's actions ----
@@ -474,6 +486,7 @@ bool Exports::Core::poll() {
 
 // So that a sleeping reactor wakes for the protocol's deadlines and looks at records.
 void Exports::Core::arm_timer() {
+  if (lost_) return;
   auto next = node_->next_deadline();
   if (!node_->awaited_records().empty() || !explanations_.empty())
     next = std::min(next.value_or(TimePoint::max()), now() + kLazyRecords);

@@ -227,6 +227,28 @@ TEST_F(Fabric, A27_WhatPeersMayReachOfALostDeviceIsFreedByNobody) {
   kill_daemon(0);  // by itself it would end with an error: its device is lost
 }
 
+TEST_F(Fabric, AnImportUnderWayEndsWithItsDevice) {
+  start_pod();
+  auto client_a = connect(0), client_b = connect(1), watcher = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  auto exported = export_data(a, space_a, random_bytes(1 << 20, 14));
+  control(R"({"command": "nht.mute", "gpu": 0})");  // the exporter never answers
+  gpuumd_status ended = GPUUMD_OK;
+  std::thread importer([&] {
+    const auto import = b.import_handle(exported.handle, Wait(40s));
+    if (!import) ended = import.error().status;
+  });
+  EXPECT_TRUE(eventually([&] {
+    return must(watcher.query(GPUUMD_QUERY_IMPORTS, 0)).find(exported.handle.text()) !=
+           std::string::npos;
+  }));
+  control(R"({"command": "pci.disconnect", "gpu": 1})");
+  importer.join();
+  EXPECT_EQ(ended, GPUUMD_DEVICE_LOST);
+  kill_daemon(1);
+}
+
 TEST_F(Fabric, ADescriptorElsewhereKeepsAnExportOfADeadClient) {
   start_pod();
   auto client_b = connect(1);
