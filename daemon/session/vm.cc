@@ -151,6 +151,7 @@ void Vm::bind(std::vector<BindStep> steps, Done done) {
 }
 
 void Vm::unmap_buffer(Buffer& buffer, base::Errc why, Done done) {
+  if (ended_) return unmaps_at_end_.push_back(std::move(done));
   auto change = std::make_shared<Change>();
   change->unmap_all = &buffer;
   change->missing = why;
@@ -334,6 +335,7 @@ bool Vm::mapped(base::GpuVa va, bool write) const {
 
 void Vm::map_window(const std::shared_ptr<Mapping>& mapping, base::GpuVa first, base::GpuVa end,
                     Done done) {
+  if (const auto gone = mapping->buffer->gone()) return done(base::fail(*gone, "buffer"));
   std::vector<PageTable::MapPlan> plans;
   for (auto at = first; at < end;) {
     const auto found = find(at);
@@ -407,8 +409,12 @@ void Vm::end(std::move_only_function<void()> done) {
   assert(!ended_);
   ended_ = true;
   end_done_ = std::move(done);
-  for (auto& change : std::exchange(changes_, {}))
-    change->done(base::fail(base::Errc::kNotFound, "the VM is going"));
+  for (auto& change : std::exchange(changes_, {})) {
+    if (change->unmap_all != nullptr)
+      unmaps_at_end_.push_back(std::move(change->done));
+    else
+      change->done(base::fail(base::Errc::kNotFound, "the VM is going"));
+  }
   kill(base::Errc::kNotFound, {});
   context_.gpu.reactor().post([this, self = self_] {
     if (*self != nullptr) end_if_quiet();
@@ -422,10 +428,12 @@ void Vm::end_if_quiet() {
 
 void Vm::release(std::move_only_function<void()> done) {
   context_.gpu.vmids().release(binding_,
-                               [this, done = std::move(done)](base::Result<void>) mutable {
+                               [this, done = std::move(done)](base::Result<void> flushed) mutable {
                                  context_.scheduler.remove_vm(*work_);
                                  work_ = nullptr;
                                  pieces_.clear();
+                                 for (auto& unmapped : std::exchange(unmaps_at_end_, {}))
+                                   unmapped(flushed);
                                  done();
                                });
 }

@@ -73,7 +73,7 @@ class Vm {
   void bind(std::vector<BindStep> steps, Done done);
 
   // Unmaps every piece of a buffer, and remembers why for faults that follow (a revoked import).
-  // Runs like a bind; `done` when no engine reaches it.
+  // Runs like a bind, or with the end of a VM that is ending; `done` when no engine reaches it.
   void unmap_buffer(Buffer& buffer, base::Errc why, Done done);
 
   // The piece at an address, for the fault pipeline.
@@ -87,7 +87,7 @@ class Vm {
   base::Errc missing_reason(base::GpuVa va) const;
   // Maps the absent pages of [first, end) of a piece that is (still) `mapping`'s; memory is
   // present. `done` when the entries are in memory. kAgain: no table pages now; kNotFound: the
-  // piece has gone.
+  // piece has gone; kRevoked and the like: the memory has, though it is mapped still.
   void map_window(const std::shared_ptr<Mapping>& mapping, base::GpuVa first, base::GpuVa end,
                   Done done);
   bool mapped(base::GpuVa va, bool write) const;
@@ -146,6 +146,7 @@ class Vm {
   bool drained_ = false;  // dead, and no engine has work of it
   bool ended_ = false;
   std::move_only_function<void()> end_done_;
+  std::vector<Done> unmaps_at_end_;
   std::shared_ptr<Vm*> self_;
 };
 
