@@ -117,6 +117,25 @@ TEST_F(Buffers, A27_MemoryThatAPeerMayStillReachIsInQuarantineUntilItIsUnpinned)
   });
 }
 
+// The fills hold the buffer, and the engine would hold the fills beyond the end of both.
+TEST_F(Buffers, WhatWaitsForTheEngineIsAnsweredBeforeTheDeviceIsDown) {
+  constexpr std::uint64_t kBytes = 32 * base::kMiB;
+  auto buffer = create(kBytes);
+  ASSERT_TRUE(buffer);
+  bool answered = false;
+  on([&](Device& device) {
+    device.buffers().make_present(*buffer, 0, kBytes, [&](base::Result<void>) { answered = true; });
+    EXPECT_FALSE(answered);
+  });
+  EXPECT_TRUE(thread_->stop());
+  on([&](Device& device) {
+    EXPECT_TRUE(answered);
+    EXPECT_EQ(device.gpu().copy_engine().outstanding(), 0u);
+    buffer->reset();
+  });
+  thread_.reset();
+}
+
 TEST_F(Buffers, MemoryGoesBackWithTheLastReference) {
   const auto before = on(used_vram);
   auto buffer = create(3 * base::kMiB);

@@ -428,15 +428,30 @@ Step Gpu::engine_step() {
   step.up.waiting_for = [] { return std::string("the fence of a WRITE on the daemon's engine"); };
   step.down.start = [this]() -> base::Result<void> {
     poller_.cancel();
-    if (table_writer_) table_writer_->set_engine(nullptr);
     if (engines_) {
       for (auto& instance : engines_->own) instance.halt();
       for (const auto& xcc : boot_.topology.xccs)
         SdmaInstance(xcc.sdma[EngineSet::kLaneInstance], "").halt();
     }
+    end_work();
+    if (table_writer_) table_writer_->set_engine(nullptr);
     return {};
   };
   return step;
+}
+
+// Whoever waits for the daemon's engines is told while he is there: the engines live longer.
+void Gpu::end_work() {
+  const base::Error off{base::Errc::kDeviceLost, 0, "the device is being shut down"};
+  if (copy_engine_) {
+    copy_engine_->fail(off);
+    while (copy_engine_->poll()) {  // until no answer has asked for more
+    }
+  }
+  if (lsdma_) {
+    lsdma_->fail(off);
+    lsdma_->poll();
+  }
 }
 
 bool Gpu::poll() {

@@ -128,6 +128,7 @@ class Gpu {
   void watch_interrupts();
   void handle_interrupts();
   void sdma_vector(const InterruptVector& vector);
+  void end_work();
   bool poll();
 
   Reactor& reactor_;
