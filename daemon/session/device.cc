@@ -223,7 +223,12 @@ void Device::queue_stopped(const QueueStop& stop) {
   const bool remote = stop.reason == base::Errc::kRefused || stop.reason == base::Errc::kPeerLost;
   if (vm == nullptr || !remote) return end(vm, stop.reason);
   exports_->explain_refusal(stop.page, stop.reason,
-                            [this, end, id = vm->id()](base::Errc why) { end(vm_of(id), why); });
+                            [this, stop, end, id = vm->id()](base::Errc why) {
+                              // The VM may have died of something else meanwhile: then the lane was
+                              // reset, and may carry somebody else's work.
+                              const auto* work = scheduler_->vm_on(stop.engine, stop.queue);
+                              if (work != nullptr && work->id() == id) end(vm_of(id), why);
+                            });
 }
 
 void Device::fabric_message(std::uint32_t sender, const std::array<std::uint32_t, 4>& dwords) {
