@@ -1,5 +1,7 @@
 #include "daemon/session/faults.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -43,17 +45,25 @@ void FaultPipeline::drain() {
     auto fault = gpu_.interrupts().retry_faults().next();
     if (!fault) break;
     ++counters_.taken;
-    const auto& what = fault->fault();
-    Vm* vm = what.hub == HubKind::kGfxhub ? find_vm_(what.pasid) : nullptr;
-    // A fault belongs to its PASID; one that names another VMID is of a time that is over (FH-1).
-    if (vm == nullptr || vm->vmid() != what.vmid) {
-      ++counters_.stray;
-      continue;  // acknowledged as it goes
-    }
+    Vm* vm = owner(fault->fault());
+    if (vm == nullptr) continue;  // acknowledged as it goes
     if (arrived_) record(FaultStage::kDrain, now - *arrived_);
     waiting_[vm].faults.emplace_back(std::move(*fault), now);
   }
   if (gpu_.interrupts().retry_faults().queued() == 0) arrived_.reset();
+}
+
+// A fault belongs to its PASID; one that names another VMID is of a time that is over (FH-1).
+Vm* FaultPipeline::owner(const PageFault& fault) {
+  Vm* vm = fault.hub == HubKind::kGfxhub ? find_vm_(fault.pasid) : nullptr;
+  if (vm != nullptr && vm->vmid() == fault.vmid) return vm;
+  ++counters_.stray;
+  if (const auto held_back = stray_log_.admit(gpu_.reactor().now()))
+    spdlog::warn("{}: {} of nobody on {} {}, VMID {}, PASID {}, at {:#x} ({} more before)",
+                 gpu_.identity().name, fault.retry ? "retry fault" : "fault",
+                 fault.hub == HubKind::kGfxhub ? "GFXHUB" : "MMHUB", fault.instance,
+                 fault.vmid.value(), fault.pasid.value(), fault.va.value(), *held_back);
+  return nullptr;
 }
 
 bool FaultPipeline::start_waiting() {
@@ -206,12 +216,8 @@ void FaultPipeline::expire() {
 }
 
 void FaultPipeline::access_failed(const PageFault& fault) {
-  Vm* vm = fault.hub == HubKind::kGfxhub ? find_vm_(fault.pasid) : nullptr;
-  if (vm == nullptr || vm->vmid() != fault.vmid) {
-    ++counters_.stray;
-    return;
-  }
-  if (vm->dead()) return;
+  Vm* vm = owner(fault);
+  if (vm == nullptr || vm->dead()) return;
   Fatal fatal{fault.va, fault.write, fault.atomic(), base::Errc::kFault};
   const auto found = vm->find(fault.va);
   if (!found)

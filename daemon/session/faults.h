@@ -20,6 +20,7 @@
 
 #include "daemon/gpu/device/gpu.h"
 #include "daemon/session/histogram.h"
+#include "daemon/session/log_limit.h"
 #include "daemon/session/vm.h"
 
 namespace gpuumd {
@@ -42,7 +43,7 @@ struct FaultCounters {
   std::uint64_t windows = 0;   // made present
   std::uint64_t pages = 0;     // made present
   std::uint64_t fatal = 0;
-  std::uint64_t stray = 0;     // PASID of nobody, or of a VM that has another VMID
+  std::uint64_t stray = 0;     // PASID of nobody, or of a VM that has another VMID; logged
   std::uint64_t timeouts = 0;  // not serviced by the deadline: fatal
 };
 
@@ -92,6 +93,8 @@ class FaultPipeline {
   using JobRef = std::shared_ptr<Job>;
 
   void drain();
+  // The VM that a fault is of; null, counted and logged, for a fault that is nobody's.
+  Vm* owner(const PageFault& fault);
   bool start_waiting();
   void resolve(Vm& vm, RetryFault fault, TimePoint taken);
   void populate(JobRef job);
@@ -118,6 +121,7 @@ class FaultPipeline {
   std::map<Vm*, Waiting> waiting_;
   std::list<JobRef> jobs_;
   FaultCounters counters_;
+  LogLimit stray_log_;
   std::array<Histogram, kFaultStages> stages_;
 };
 
