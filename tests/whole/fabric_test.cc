@@ -306,6 +306,44 @@ TEST_F(Fabric, A13_TheLastCloseGivesTheMemoryBackToTheExporter) {
   EXPECT_TRUE(eventually([&] { return !importers(); }));
 }
 
+// Who knows a handle can import the memory. What the daemon tells goes by the uid of the socket.
+TEST_F(Fabric, HandlesAreShownToTheirOwnerAndToRootAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be two users";
+  start_pod();
+  std::filesystem::permissions(directory(), std::filesystem::perms(0755));
+  auto client_a = connect(0), client_b = connect(1);
+  auto a = open(client_a), b = open(client_b);
+  auto space_a = Space::make(a);
+  auto roots = export_data(a, space_a, random_bytes(1 << 20, 15));
+  auto import = must(b.import_handle(roots.handle, Wait(20s)));
+
+  Child other([&](const Child::Say& say) {
+    constexpr uid_t kNobody = 65534;
+    if (::setresgid(kNobody, kNobody, kNobody) != 0 || ::setresuid(kNobody, kNobody, kNobody) != 0)
+      return 1;
+    auto exporter = must(Client::connect(runtime_dir(0), "other", 20s));
+    auto importer = must(Client::connect(runtime_dir(1), "other", 20s));
+    auto device = must(exporter.open_device(0u));
+    auto buffer = vram(device, 1 << 20);
+    say(must(buffer.export_handle()).text());
+    say(must(exporter.query(GPUUMD_QUERY_EXPORTS, 0)));
+    say(must(importer.query(GPUUMD_QUERY_IMPORTS, 0)));
+    ::pause();
+    return 0;
+  });
+  const auto others = other.line(), exports = other.line(), imports = other.line();
+  ASSERT_TRUE(others && exports && imports);
+  EXPECT_NE(exports->find(*others), std::string::npos) << *exports;
+  EXPECT_EQ(exports->find(roots.handle.text()), std::string::npos) << *exports;
+  EXPECT_EQ(imports->find(roots.handle.text()), std::string::npos) << *imports;
+
+  const auto all = must(client_a.query(GPUUMD_QUERY_EXPORTS, 0));
+  EXPECT_NE(all.find(*others), std::string::npos) << all;
+  EXPECT_NE(all.find(roots.handle.text()), std::string::npos) << all;
+  EXPECT_NE(must(client_b.query(GPUUMD_QUERY_IMPORTS, 0)).find(roots.handle.text()),
+            std::string::npos);
+}
+
 TEST_F(Fabric, ImportOfALocalHandleIsRefusedByNameWithoutTheShortCut) {
   start_pod();
   auto client = connect(0);
