@@ -75,11 +75,13 @@ void NodeRunner::start(Done done) {
 }
 
 void NodeRunner::apply(const psp::Config& config, Done done) {
+  if (leaving_) return done(base::fail(base::Errc::kReset, "the daemon leaves the pod"));
   node_->apply_config(now(), expect(std::move(done)), pod_config(config));
   run_actions();
 }
 
 void NodeRunner::stop(Done done) {
+  leaving_ = true;
   if (lost_ || !node_) return done({});
   node_->deactivate(now(), expect(std::move(done)));
   run_actions();

@@ -44,7 +44,7 @@ class NodeRunner {
   // Reads the pod configuration from the security processor and joins. `done` when ACTIVE, or when
   // there is no pod to join (node()->state() says).
   void start(Done done);
-  // Leaves: nothing of this GPU can be reached over the fabric any more.
+  // Leaves for good: nothing of this GPU can be reached over the fabric any more.
   void stop(Done done);
   void message(std::uint32_t sender, const std::array<std::uint32_t, 4>& dwords);
   void security_request(const psp::Request& request);
@@ -100,6 +100,7 @@ class NodeRunner {
   std::unordered_map<std::uint64_t, Imported> completions_;  // by Token
   std::map<std::pair<std::uint16_t, bool>, fabric::WriteBackRecord> seen_;
   TimePoint records_since_{};
+  bool leaving_ = false;  // stop() was called
   bool lost_ = false;
   bool running_actions_ = false;
   Registration timer_;
