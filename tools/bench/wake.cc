@@ -5,10 +5,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "tools/bench/bench.h"
 #include "vfio/user_device.h"
@@ -72,6 +74,41 @@ Block until_awake(Device& device, const std::atomic<std::uint32_t>& sleeping) {
       });
 }
 
+// The other way for a mapped page: whoever serves it sleeps, and looks once a millisecond.
+class MillisecondPoll {
+ public:
+  MillisecondPoll() : thread_([this] { look(); }) {}
+  ~MillisecondPoll() {
+    end_ = true;
+    thread_.join();
+  }
+  // From the store until it has been seen.
+  Block until_seen() {
+    return timed(
+        10,
+        [this] {
+          stored_.fetch_add(1, std::memory_order_release);
+          const auto end = Clock::now() + 20ms;
+          while (seen_.load(std::memory_order_acquire) != stored_ && Clock::now() < end) {
+          }
+        },
+        // Another part of its millisecond each time.
+        [this] { spin(kUntilAsleep + 37us * (stored_ % 27)); });
+  }
+
+ private:
+  void look() {
+    pin(kServerCore);
+    while (!end_) {
+      std::this_thread::sleep_for(1ms);
+      seen_.store(stored_.load(std::memory_order_acquire), std::memory_order_release);
+    }
+  }
+  std::atomic<std::uint64_t> stored_{0}, seen_{0};
+  std::atomic<bool> end_{false};
+  std::thread thread_;
+};
+
 }  // namespace
 
 void run_wake(Context& context) {
@@ -103,6 +140,10 @@ void run_wake(Context& context) {
               measure(context.pairs(), context.time(), signal, ring(with_wake)));
   print_pairs("model asleep: trapped, until it is awake", "gpuumd.wake",
               measure(context.pairs(), context.time(), until_awake(trapped, sleeping),
+                      until_awake(with_wake, sleeping)));
+  MillisecondPoll poll;
+  print_pairs("model asleep: a look each millisecond, until it has looked", "gpuumd.wake",
+              measure(context.pairs(), context.time(), poll.until_seen(),
                       until_awake(with_wake, sleeping)));
   if (trapped.device->lost() || with_wake.device->lost()) throw Failed("the model was lost");
 }
