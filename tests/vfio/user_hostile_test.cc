@@ -210,13 +210,15 @@ TEST_F(Nonsense, ReplyThatComesTwice) {
 
 TEST_F(Nonsense, ReplyAfterTheDeadline) {
   connect(hasty());
-  std::atomic<bool> release = false;
-  server().script(Command::kDeviceReset, [&](ScriptedServer& s, const Packet&, Packet& reply) {
-    while (!release) std::this_thread::sleep_for(1ms);
-    s.send(reply);
-  });
+  // Shared: the server's thread may look at it once more when the test is over.
+  const auto release = std::make_shared<std::atomic<bool>>(false);
+  server().script(Command::kDeviceReset,
+                  [release](ScriptedServer& s, const Packet&, Packet& reply) {
+                    while (!*release) std::this_thread::sleep_for(1ms);
+                    s.send(reply);
+                  });
   EXPECT_EQ(device_->reset().error().code, Errc::kTimeout);
-  release = true;
+  *release = true;
   expect_lost();
 }
 
