@@ -90,7 +90,8 @@ function(gpuumd_program name)
 endfunction()
 
 # gpuumd_test(name SOURCES ... LINKS ... [LABELS threads|whole ...] [TIMEOUT seconds]):
-# one GoogleTest program and one ctest entry. Label "threads" puts it into the ThreadSanitizer run.
+# one GoogleTest program and one ctest entry. Label "threads" puts it into the ThreadSanitizer run,
+# which builds the target thread_tests.
 function(gpuumd_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -101,6 +102,12 @@ function(gpuumd_test name)
   target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
   target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gmock GTest::gtest_main Threads::Threads)
   add_test(NAME ${name} COMMAND ${name})
+  if(threads IN_LIST arg_LABELS)
+    if(NOT TARGET thread_tests)
+      add_custom_target(thread_tests)
+    endif()
+    add_dependencies(thread_tests ${name})
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
     ENVIRONMENT "GPUUMD_BIN=${CMAKE_BINARY_DIR}/bin;GPUUMD_SOURCE=${CMAKE_SOURCE_DIR}")
 endfunction()

