@@ -46,7 +46,14 @@ bool take_devices(const toml::node& node, std::vector<std::string>& into) {
 }  // namespace
 
 base::Result<void> load_config(const std::string& path, DaemonConfig& config) {
-  if (!std::filesystem::exists(path)) return base::fail(base::Errc::kNotFound, "config " + path);
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found)
+    return base::fail(base::Errc::kNotFound, "config " + path);
+  if (error == std::errc::permission_denied)
+    return base::fail(base::Errc::kPermission, "config " + path, error.value());
+  if (!std::filesystem::is_regular_file(status))
+    return base::fail(base::Errc::kUnsupported, "config " + path + " is no regular file");
   toml::table table;
   try {
     table = toml::parse_file(path);

@@ -90,6 +90,11 @@ int run(const DaemonConfig& config) {
   auto control_slot = std::make_shared<std::atomic<ControlThread*>>(nullptr);
   std::vector<std::unique_ptr<DeviceThread>> devices;
   std::vector<ControlDevice> listed;
+  // A start that fails leaves the devices before it quiet too.
+  const auto give_up = [&devices](const base::Error& why) {
+    for (auto& device : devices) (void)device->stop();
+    return fail(why);
+  };
   for (const auto& name : config.devices) {
     DeviceThread::Options options;
     options.name = name;
@@ -100,7 +105,7 @@ int run(const DaemonConfig& config) {
       if (auto* thread = control_slot->load()) thread->update_device(info);
     };
     auto device = DeviceThread::start(std::move(options));
-    if (!device) return fail(device.error());
+    if (!device) return give_up(device.error());
     const auto info = (*device)->info();
     spdlog::info("{}: ready, {} MiB VRAM, accelerator {}", name, info.vram_bytes >> 20,
                  static_cast<std::int32_t>(info.accelerator_id));
@@ -109,7 +114,7 @@ int run(const DaemonConfig& config) {
   }
 
   auto started = ControlThread::start(control_config, std::move(*listener), std::move(listed));
-  if (!started) return fail(started.error());
+  if (!started) return give_up(started.error());
   control = std::move(*started);
   control_slot->store(control.get());
   for (auto& device : devices) control->update_device(device->info());

@@ -365,13 +365,13 @@ TEST_F(Nonsense, LostMappedBarReadsAllOnes) {
 TEST_F(Nonsense, ServerThatTakesNoPostedWrites) {
   connect(hasty());
   open_bar(BarIndex::k5);
-  std::atomic<bool> release = false;
-  server().script(Command::kRegionWrite, [&](ScriptedServer&, const Packet&, Packet&) {
-    while (!release) std::this_thread::sleep_for(1ms);
+  const auto release = std::make_shared<std::atomic<bool>>(false);
+  server().script(Command::kRegionWrite, [release](ScriptedServer&, const Packet&, Packet&) {
+    while (!*release) std::this_thread::sleep_for(1ms);
   });
   for (int i = 0; i < 200'000 && !device_->lost(); ++i) bar_->write64(0, 1);
   EXPECT_TRUE(device_->lost());
-  release = true;
+  *release = true;
 }
 
 }  // namespace

@@ -169,14 +169,18 @@ TEST_F(BadInput, AProgramThatImportsABadHandleSaysWhichAndFails) {
   auto client = connect(0), other = connect(1);
   auto device = open(client), owner = open(other);
   auto local = vram(device, kSize);
-  const auto before = held(0);
   const auto freed = must(vram(owner, kSize).export_handle()).text();
-  for (const auto& handle : {freed, must(local.export_handle()).text(), std::string("no handle")}) {
+  const std::vector<std::string> bad{freed, must(local.export_handle()).text(), "no handle"};
+  const auto import = [&](const std::string& handle) {
     const auto ran =
         run("demo_importer", {"--runtime-dir", runtime_dir(0), "--control", "/dev/null", "--handle",
                               handle, "--bytes", "4096", "--output", directory() + "/out"});
     expect_one_line(ran, handle);
-  }
+  };
+  // Once before counting: the allocator keeps what the first ones needed.
+  for (const auto& handle : bad) import(handle);
+  const auto before = held(0);
+  for (const auto& handle : bad) import(handle);
   EXPECT_TRUE(eventually([&] { return held(0) == before; })) << held(0) << "; before " << before;
 }
 

@@ -104,6 +104,7 @@ Gpu::Gpu(Reactor& reactor, MemoryWorker& worker, std::unique_ptr<vfio::PciDevice
          const GpuOptions& options, GpuEvents& events)
     : reactor_(reactor),
       device_(std::move(device)),
+      worker_end_{worker},
       options_(options),
       events_(events),
       worker_(worker),

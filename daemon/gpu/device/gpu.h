@@ -133,6 +133,11 @@ class Gpu {
 
   Reactor& reactor_;
   std::unique_ptr<vfio::PciDevice> device_;
+  // Goes just before the device: the worker still unmaps what the parts below had mapped.
+  struct WorkerEnd {
+    MemoryWorker& worker;
+    ~WorkerEnd() { worker.finish(); }
+  } worker_end_;
   GpuOptions options_;
   GpuEvents& events_;
   bool ready_ = false;

@@ -5,6 +5,7 @@
 
 #include <cassert>
 #include <cerrno>
+#include <future>
 #include <system_error>
 #include <utility>
 
@@ -74,6 +75,17 @@ void MemoryWorker::run(Work work, Reply reply) {
     const std::uint64_t one = 1;
     (void)!::write(wake_.get(), &one, sizeof one);
   }
+}
+
+void MemoryWorker::finish() {
+  const auto done = std::make_shared<std::promise<void>>();
+  run(
+      [done] {
+        done->set_value();
+        return base::Result<void>();
+      },
+      [](base::Result<void>) {});
+  done->get_future().wait();
 }
 
 void MemoryWorker::map_dma(vfio::PciDevice& device, SharedFd fd, std::uint64_t offset,

@@ -57,6 +57,10 @@ class MemoryWorker {
   // nothing that the reactor owns.
   void run(Work work, Reply reply);
 
+  // Waits until the worker has done what was asked of it before, each within its own deadline.
+  // Answers are not waited for.
+  void finish();
+
   std::uint64_t pending() const { return pending_; }  // not answered yet
 
  private:
