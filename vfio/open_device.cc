@@ -2,8 +2,10 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/fd.h"
@@ -14,6 +16,7 @@ namespace vfio {
 namespace {
 
 constexpr std::string_view kUserPrefix = "vfio-user:";
+constexpr auto kPatience = std::chrono::seconds(1);  // with a busy server
 
 base::Errc code_of_connect(int error) {
   switch (error) {
@@ -48,12 +51,7 @@ base::Result<base::UniqueFd> connect_socket(std::string_view path) {
   return socket;
 }
 
-}  // namespace
-
-base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
-  if (!name.starts_with(kUserPrefix))
-    return base::fail(base::Errc::kInvalidArgument,
-                      "device name not of a known form (vfio-user:PATH)");
+base::Result<std::unique_ptr<PciDevice>> connect_once(const std::string& name) {
   auto socket = connect_socket(std::string_view(name).substr(kUserPrefix.size()));
   if (!socket) return std::unexpected(socket.error());
   auto device = connect_vfio_user(std::move(*socket), name);
@@ -62,6 +60,24 @@ base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
     return base::fail(base::Errc::kBusy, "the server hangs up, as when it serves another client");
   if (!device) return std::unexpected(device.error());
   return std::unique_ptr<PciDevice>(std::move(*device));
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
+  if (!name.starts_with(kUserPrefix))
+    return base::fail(base::Errc::kInvalidArgument,
+                      "device name not of a known form (vfio-user:PATH)");
+  // The socket of a process that was killed may live on for a moment in the kernel's io_uring, and
+  // the server serves it until then: who starts again at once is patient.
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    auto device = connect_once(name);
+    if (device || device.error().code != base::Errc::kBusy ||
+        std::chrono::steady_clock::now() >= deadline)
+      return device;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 }  // namespace vfio
