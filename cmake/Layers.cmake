@@ -5,10 +5,6 @@
 # include/, which start below it ("base/...", "gpuumd/...").
 
 set(GPUUMD_WARNINGS -Wall -Wextra -Werror -Wmissing-declarations -Wnon-virtual-dtor)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # std::stable_sort of GCC 12's library uses what the library itself calls deprecated.
-  list(APPEND GPUUMD_WARNINGS -Wno-deprecated-declarations)
-endif()
 
 # Most of a build from nothing is parsing the standard library. With this it is parsed once for all;
 # off where one develops, because a source then compiles without an #include that it needs.

@@ -68,8 +68,8 @@ base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
   if (!name.starts_with(kUserPrefix))
     return base::fail(base::Errc::kInvalidArgument,
                       "device name not of a known form (vfio-user:PATH)");
-  // The socket of a process that was killed may live on for a moment in the kernel's io_uring, and
-  // the server serves it until then: who starts again at once is patient.
+  // The socket of a process that was killed lives on for some milliseconds in the kernel's
+  // io_uring, and the server serves it until then: who starts again at once is patient.
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {
     auto device = connect_once(name);

@@ -121,7 +121,8 @@ class PciDevice {
 };
 
 // Opens the device that a name stands for: "vfio-user:PATH". kInvalidArgument for a name of no
-// known form (the text lists the forms), kNotFound when nothing is there, kBusy when it is in use.
+// known form (the text lists the forms), kNotFound when nothing is there, kBusy when it is in use,
+// for a second on end.
 // Errors do not repeat the name: who gave it says it.
 // The only place that chooses a backend. ("sim[:options]" is composed by the daemon's main, which
 // starts the model and hands over the socket with connect_vfio_user().)

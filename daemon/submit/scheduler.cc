@@ -4,6 +4,7 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "daemon/submit/fence.h"
@@ -293,10 +294,12 @@ bool Scheduler::launch() {
       return queue->high_priority() && queue->ready();
     });
   };
-  std::ranges::stable_sort(order, [&](const VmWork* a, const VmWork* b) {
-    if (high(a) != high(b)) return high(a);
-    return a->waiting_since_.value_or(TimePoint::max()) <
-           b->waiting_since_.value_or(TimePoint::max());
+  // Ids tell whose VM is older: a total order, whatever the sort keeps.
+  std::ranges::sort(order, [&](const VmWork* a, const VmWork* b) {
+    const auto key = [&](const VmWork* vm) {
+      return std::tuple(!high(vm), vm->waiting_since_.value_or(TimePoint::max()), vm->id().value());
+    };
+    return key(a) < key(b);
   });
   bool any = false;
   for (auto* vm : order) any |= run_vm(*vm, others_wait && !waits(*vm));

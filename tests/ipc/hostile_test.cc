@@ -237,7 +237,7 @@ TEST(HostileNoise, RandomScribbling) {
     ASSERT_EQ(neighbour.call(RequestType::kNop, wire::Nop{})->header.status, GPUUMD_OK);
     if (session.over()) ++ended;
   }
-  EXPECT_GT(ended, 0) << "the noise has to reach the checks";
+  EXPECT_GT(ended, 5) << "the noise has to reach the checks";
   other.hang_up();
   EXPECT_TRUE(eventually([&] { return daemon.control->counters().sessions == 0; }));
 }

@@ -2,9 +2,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -72,6 +74,23 @@ TEST_F(OpenDevice, ServerThatTakesNobodyElse) {
   const base::UniqueFd other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(::connect(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_EQ(error().code, Errc::kBusy);
+}
+
+// The place of a client that was killed is free a moment later.
+TEST_F(OpenDevice, ServerThatIsBusyForAMomentIsWaitedFor) {
+  const auto listener = bound();
+  ASSERT_EQ(::listen(listener.get(), 4), 0);
+  std::atomic<int> turned_away = 0;
+  std::thread server([&] {
+    while (turned_away < 3) {
+      const base::UniqueFd client(::accept(listener.get(), nullptr, nullptr));
+      ++turned_away;
+    }
+    ::unlink(path_.c_str());
+  });
+  EXPECT_EQ(error().code, Errc::kNotFound) << "what it met at the last try";
+  server.join();
+  EXPECT_EQ(turned_away, 3);
 }
 
 }  // namespace

@@ -179,6 +179,7 @@ TEST_F(BadInput, AProgramThatImportsABadHandleSaysWhichAndFails) {
   };
   // Once before counting: the allocator keeps what the first ones needed.
   for (const auto& handle : bad) import(handle);
+  ASSERT_TRUE(eventually([&] { return held(0).sessions == 1; }));
   const auto before = held(0);
   for (const auto& handle : bad) import(handle);
   EXPECT_TRUE(eventually([&] { return held(0) == before; })) << held(0) << "; before " << before;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 #include "tests/whole/client.h"
@@ -64,6 +65,18 @@ TEST_F(Restart, StoppedInOrderItComesUpAgain) {
   EXPECT_EQ(daemon(0).stop(), 0) << daemon(0).log();
   start_daemon(0);
   expect_works(0, 34);
+}
+
+// Its parts give back what they had mapped while the device is going.
+TEST_F(Restart, ADaemonWhoseDeviceIsLostEndsWithAnErrorNotACrash) {
+  for (int round = 0; round < 12; ++round) {
+    start();
+    expect_works(0, 35);
+    model().signal(round % 3 == 2 ? SIGSTOP : SIGKILL);
+    end_daemon(0, 1);
+    kill_model();
+    std::filesystem::remove_all(directory() + "/sim");
+  }
 }
 
 class RestartPod : public Restart {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tests/whole/client.h"
+#include "vfio/pci_device.h"
 
 namespace whole {
 namespace {
@@ -88,6 +89,24 @@ TEST_F(Startup, UnknownDevicesAreNamed) {
   expect_nothing_left(dir());
 }
 
+// Also when the devices before it had come up: they are left quiet, bus mastering off.
+TEST_F(Startup, ALaterDeviceThatDoesNotStartIsNamedAndTheFirstIsLeftQuiet) {
+  start();
+  end_daemon(0, 0);
+  const auto good = "vfio-user:" + directory() + "/sim/gpu0.sock";
+  for (const auto& first : {good, std::string("sim:vram=16M"), std::string("sim:inline")}) {
+    const auto ended =
+        run({"--device", first, "--device", "vfio-user:/nope", "--runtime-dir", dir()});
+    EXPECT_EQ(ended.code, 1) << ended.said;
+    EXPECT_NE(ended.said.find("vfio-user:/nope: connect: not found"), std::string::npos)
+        << ended.said;
+  }
+  constexpr std::uint32_t kCommand = 4, kBusMaster = 1 << 2;
+  const auto device = vfio::open_device(good);
+  ASSERT_TRUE(device) << device.error().message();
+  EXPECT_EQ((*device)->read_config(kCommand, 2).value() & kBusMaster, 0u);
+}
+
 TEST_F(Startup, MoreVramThanMemoryIsRefusedWithBothSizes) {
   expect_refused(run({"--device", "sim:vram=1T", "--runtime-dir", dir()}),
                  {"1048576 MiB of VRAM", "MiB of memory"});
@@ -112,6 +131,11 @@ TEST_F(Startup, ConfigurationIsRefusedWithFileAndLine) {
   const auto type = write_file("type.toml", "devices = [\"sim\"]\nfault_deadline_ms = \"long\"\n");
   expect_refused(run({"--config", type}), {"type.toml:2", "fault_deadline_ms", "number"});
   expect_refused(run({"--config", directory() + "/none.toml"}), {"none.toml", "not found"});
+  expect_refused(run({"--config", directory()}), {directory(), "no regular file"});
+  const auto closed = directory() + "/closed";
+  std::filesystem::create_directory(closed);
+  std::filesystem::permissions(closed, std::filesystem::perms::none);
+  expect_refused(run_unprivileged({"--config", closed + "/c.toml"}), {closed, "permission"});
 }
 
 TEST_F(Startup, ARuntimeDirectoryThatCannotBeIsNamed) {

@@ -85,6 +85,11 @@ void System::kill_daemon(unsigned node) {
   expect(Mistake::kBusError);
 }
 
+void System::end_daemon(unsigned node, int code) {
+  EXPECT_EQ(daemon(node).stop(), code) << daemon(node).log();
+  daemons_.erase(node);
+}
+
 void System::kill_model() {
   model().signal(SIGKILL);
   EXPECT_EQ(model().wait(), 128 + SIGKILL) << "gpusim had ended before";

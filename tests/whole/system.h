@@ -45,6 +45,8 @@ class System : public ::testing::Test {
   void start_daemon(unsigned node);
   // SIGKILL; TearDown() then expects nothing of it.
   void kill_daemon(unsigned node);
+  // SIGTERM; it has to end with this exit code.
+  void end_daemon(unsigned node, int code);
   void kill_model();
 
   const std::string& directory() const { return directory_; }
