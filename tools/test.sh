@@ -2,20 +2,21 @@
 # Installs what is missing, builds, runs every test, and closes with a line "N passed, N failed". What CI
 # runs (.ci/run) is this.
 #
-#   tools/test.sh             debug build, every test, the whole system with both sizes of BAR 0
-#   tools/test.sh --all       then clang, AddressSanitizer with every test, ThreadSanitizer with those
-#                             where threads meet (docs/testing.md says what of these is not clean yet)
+#   tools/test.sh             debug build, every test, the whole system with both sizes of BAR 0; then
+#                             clang, AddressSanitizer with every test, ThreadSanitizer with those
+#                             where threads meet
+#   tools/test.sh --debug     the debug build alone
 #   tools/test.sh --only X    only the ctest entries whose name matches the expression X
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-all=0
+all=1
 only=.
 while [ $# -gt 0 ]; do
   case $1 in
-  --all) all=1 ;;
+  --debug) all=0 ;;
   --only) only=${2:?--only needs an expression}; shift ;;
-  *) echo "usage: tools/test.sh [--all] [--only EXPRESSION]" >&2; exit 2 ;;
+  *) echo "usage: tools/test.sh [--debug] [--only EXPRESSION]" >&2; exit 2 ;;
   esac
   shift
 done
@@ -40,7 +41,7 @@ step() {
 
 build() {
   cmake --preset "$1" >"$results/configure-$1" 2>&1 || { cat "$results/configure-$1"; return 1; }
-  cmake --build --preset "$1" >"$results/build-$1" 2>&1 ||
+  cmake --build --preset "$1" -- -k 0 >"$results/build-$1" 2>&1 ||
     { grep -E 'error|FAILED|warning' "$results/build-$1" | head -n 40; return 1; }
 }
 
@@ -67,7 +68,7 @@ step "build: debug (g++)" build debug
 run debug . GPUUMD_TEST_BAR0=64M
 run debug whole GPUUMD_TEST_BAR0=vram
 if [ $all -eq 1 ]; then
-  step "headers compile alone" cmake --build build/debug --target check_headers
+  step "headers compile alone" cmake --build build/debug --target check_headers -- -k 0
   step "build: clang" build clang
   step "build: asan" build asan
   run asan . GPUUMD_TEST_BAR0=64M

@@ -15,7 +15,6 @@ using fake::Vm;
 struct Page {
   std::uint64_t address;
   bool write;
-  friend bool operator==(const Page&, const Page&) = default;
 };
 
 class RandomPageTable : public ::testing::TestWithParam<std::tuple<Unmapped, int>> {

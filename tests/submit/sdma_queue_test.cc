@@ -139,7 +139,6 @@ TEST(SdmaPackets, IndirectEndsOnEightDwords) {
 struct InstanceTest : testing::Test {
   EngineRig rig;
   SdmaInstance instance{rig.registers(), "SDMA 0.0"};
-  static constexpr std::uint32_t kReset = fake::SdmaEngine::kGc0 + 0x06C;
 };
 
 TEST_F(InstanceTest, D5_StartAllowsTheInterruptsOfStoppedQueues) {

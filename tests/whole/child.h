@@ -1,5 +1,5 @@
 // A client in a process of its own, to be killed: forked from the test, talks to it by a pipe of
-// lines.
+// lines. To be made before any thread: what a thread held at the fork stays held in the child.
 #pragma once
 
 #include <fcntl.h>

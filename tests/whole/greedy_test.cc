@@ -24,7 +24,6 @@ TEST_F(Greedy, TimeoutsOfEveryLengthAreTaken) {
   wire::CreateFence create{};
   const auto fence = session.call(wire::RequestType::kCreateFence, create);
   ASSERT_TRUE(fence);
-  std::uint64_t asked = 0;
   for (const std::uint64_t timeout :
        {std::uint64_t{INT64_MAX}, std::uint64_t{INT64_MAX} - 1'000'000'000, UINT64_MAX,
         std::uint64_t{1} << 63}) {
@@ -37,7 +36,6 @@ TEST_F(Greedy, TimeoutsOfEveryLengthAreTaken) {
     wait.point = UINT64_MAX;
     wait.timeout_ns = timeout;
     session.send(wire::RequestType::kWaitFence, wait);
-    ++asked;
   }
   // They wait; what comes behind them does not.
   wire::Import soon{};
@@ -53,7 +51,6 @@ TEST_F(Greedy, TimeoutsOfEveryLengthAreTaken) {
 
 TEST_F(Greedy, AStoppedClientCostsOnlyItself) {
   start();
-  Neighbour neighbour(runtime_dir(0));
   const auto dir = runtime_dir(0);
   Child stopped([&](const Child::Say& say) {
     auto client = must(Client::connect(dir, "stopped", 20s));
@@ -71,6 +68,7 @@ TEST_F(Greedy, AStoppedClientCostsOnlyItself) {
     }
     return 0;
   });
+  Neighbour neighbour(dir);  // has a thread: after the fork
   ASSERT_TRUE(stopped.line());
   ::kill(stopped.pid(), SIGSTOP);
   EXPECT_TRUE(neighbour.works());
