@@ -58,7 +58,7 @@ void run_map(Context& context) {
                         "model in line; threads: client on core 0, reactor on core 1; polled");
   auto vm = must(system.device.create_vm());
   const auto small = must(system.device.create_buffer(GPUUMD_BUFFER_VRAM, 256 * kMiB, 2 * kMiB));
-  const auto large = must(system.device.create_buffer(GPUUMD_BUFFER_VRAM, kGiB, kGiB,
+  const auto large = must(system.device.create_buffer(GPUUMD_BUFFER_VRAM, kGiB, 2 * kMiB,
                                                       gpuumd::Wait(std::chrono::seconds(30))));
   const std::vector<Case> cases = {
       {"one page of 4 KiB", 4 * kKiB, 4 * kKiB, 0},
@@ -67,7 +67,8 @@ void run_map(Context& context) {
       {"128 pages of 2 MiB", 2 * kMiB, 256 * kMiB, 0},
   };
   for (const auto& each : cases) run_case(context, system, vm, small, each);
-  run_case(context, system, vm, large, {"one page of 1 GiB", kGiB, kGiB, 0});
+  // Where the blocks of 2 MiB lie side by side and aligned, as in empty VRAM, it is one entry.
+  run_case(context, system, vm, large, {"1 GiB", kGiB, kGiB, 0});
 }
 
 }  // namespace bench
