@@ -7,6 +7,8 @@
 #include <functional>
 #include <map>
 
+#include "gpuumd/wire.h"
+
 namespace gpuumd {
 namespace {
 
@@ -92,12 +94,18 @@ base::Result<void> check_config(const DaemonConfig& config) {
     if (name != "sim" && !name.starts_with("sim:") && !name.starts_with("vfio-user:"))
       return base::fail(base::Errc::kInvalidArgument,
                         "device \"" + name + "\": forms are sim[:options] and vfio-user:PATH");
+  if (config.devices.size() > wire::kMaxDevices)
+    return base::fail(base::Errc::kInvalidArgument, std::to_string(config.devices.size()) +
+                                                        " devices: at most " +
+                                                        std::to_string(wire::kMaxDevices));
   constexpr std::array kLevels{"debug", "info", "warn", "error", "off"};
   if (std::ranges::find(kLevels, config.log_level) == kLevels.end())
     return base::fail(base::Errc::kInvalidArgument,
                       "log level \"" + config.log_level + "\": debug, info, warn, error or off");
   if (config.fault_deadline_ms == 0 || config.fault_deadline_ms > 60'000)
     return base::fail(base::Errc::kInvalidArgument, "fault_deadline_ms is 1 to 60000");
+  if (config.turn_limit_ms > 60'000)
+    return base::fail(base::Errc::kInvalidArgument, "turn_limit_ms is 0 to 60000");
   return {};
 }
 

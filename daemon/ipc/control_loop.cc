@@ -1,5 +1,6 @@
 #include "daemon/ipc/control_loop.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -123,13 +124,19 @@ int ControlLoop::timeout_ms() const {
   return std::max<int>(0, static_cast<int>(left.count()));
 }
 
+// Any local user can bring these about, as often as he likes.
+void ControlLoop::warn(const std::string& text) {
+  if (const auto more = warnings_.admit(Clock::now()))
+    spdlog::warn("{}{}", text, *more == 0 ? "" : fmt::format(" ({} more before)", *more));
+}
+
 void ControlLoop::accept_clients() {
   for (int i = 0; i < 16 && listener_; ++i) {
     auto socket = listener_->accept();
     if (!socket) {
       if (socket.error().code == base::Errc::kLimit) {
         ++counters_.refused_limit;
-        spdlog::warn("client refused: {}", socket.error().message());
+        warn("client refused: " + socket.error().message());
       }
       return;
     }
@@ -202,8 +209,9 @@ void ControlLoop::client_ready(std::uint64_t id, std::uint32_t events) {
     if (handled) continue;
     if (handled.error().code != base::Errc::kDisconnected) {
       ++counters_.protocol_errors;
-      spdlog::warn("client {} of uid {}: {}; connection closed", client->connection.client().pid,
-                   client->connection.client().uid, handled.error().message());
+      warn(fmt::format("client {} of uid {}: {}; connection closed",
+                       client->connection.client().pid, client->connection.client().uid,
+                       handled.error().message()));
     }
     return close_client(id);
   }
@@ -309,8 +317,8 @@ void ControlLoop::session_broken(SessionId id, const base::Error& why) {
   const auto found = sessions_.find(id.value());
   if (found == sessions_.end()) return;
   ++counters_.protocol_errors;
-  spdlog::warn("session {} of uid {}: {}; session closed", id.value(), found->second.uid,
-               why.message());
+  warn(fmt::format("session {} of uid {}: {}; session closed", id.value(), found->second.uid,
+                   why.message()));
   close_on_reactor(id.value(), found->second);
 }
 

@@ -20,6 +20,7 @@
 #include "daemon/ipc/device_port.h"
 #include "daemon/ipc/listener.h"
 #include "daemon/ipc/mailbox.h"
+#include "daemon/reactor/log_limit.h"
 
 namespace gpuumd {
 
@@ -76,6 +77,7 @@ class ControlLoop {
   struct PendingQuery;
 
   // Clients.
+  void warn(const std::string& text);
   void accept_clients();
   void admit(Connection connection);
   void expire_handshakes();
@@ -127,6 +129,7 @@ class ControlLoop {
   std::move_only_function<void()> quiet_;
   bool ended_ = false;
   SharedCounters counters_;
+  LogLimit warnings_{20};
 };
 
 }  // namespace gpuumd

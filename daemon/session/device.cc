@@ -237,7 +237,8 @@ void Device::fabric_message(std::uint32_t sender, const std::array<std::uint32_t
 
 void Device::security_request(const psp::Request& request) { exports_->security_request(request); }
 
-void Device::device_lost(const base::Error&) {
+void Device::device_lost(const base::Error& why) {
+  spdlog::error("{}: lost: {}", gpu_.identity().name, why.message());
   scheduler_->fail_all(base::Errc::kDeviceLost);
   exports_->device_lost();
   tell_all({GPUUMD_EVENT_DEVICE_LOST, 0, 0, 0, to_status(base::Errc::kDeviceLost)});
@@ -248,12 +249,13 @@ void Device::fatal(Vm& vm, const FaultPipeline::Fatal& what) {
   const std::uint32_t access = what.atomic  ? GPUUMD_ACCESS_ATOMIC
                                : what.write ? GPUUMD_ACCESS_WRITE
                                             : GPUUMD_ACCESS_READ;
-  spdlog::warn("{}: VM {} (VMID {}, PASID {}) has died: {} at {:#x}, {}", gpu_.identity().name,
-               vm.id().value(), vm.vmid().value(), vm.pasid().value(),
-               what.atomic  ? "atomic"
-               : what.write ? "write"
-                            : "read",
-               what.va.value(), base::to_string(what.reason));
+  if (const auto more = deaths_.admit(gpu_.reactor().now()))
+    spdlog::warn("{}: VM {} (VMID {}, PASID {}) has died: {} at {:#x}, {} ({} more before)",
+                 gpu_.identity().name, vm.id().value(), vm.vmid().value(), vm.pasid().value(),
+                 what.atomic  ? "atomic"
+                 : what.write ? "write"
+                              : "read",
+                 what.va.value(), base::to_string(what.reason), *more);
   tell(vm, {GPUUMD_EVENT_FATAL_FAULT, vm.id().value(), what.va.value(), access,
             to_status(what.reason)});
 }

@@ -14,6 +14,7 @@
 #include "daemon/gpu/device/gpu.h"
 #include "daemon/ipc/session_handler.h"
 #include "daemon/ipc/share_table.h"
+#include "daemon/reactor/log_limit.h"
 #include "daemon/session/buffer_store.h"
 #include "daemon/session/exports.h"
 #include "daemon/session/faults.h"
@@ -119,6 +120,7 @@ class Device final : public DeviceHost, public GpuEvents, public ImportOwner {
   TimePoint started_{};
   Registration poller_;
   Registration housekeeping_;
+  LogLimit deaths_{20};  // a client can make a VM die as often as it likes
 };
 
 }  // namespace gpuumd

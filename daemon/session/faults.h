@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "daemon/gpu/device/gpu.h"
+#include "daemon/reactor/log_limit.h"
 #include "daemon/session/histogram.h"
-#include "daemon/session/log_limit.h"
 #include "daemon/session/vm.h"
 
 namespace gpuumd {

@@ -18,6 +18,7 @@ TEST(GpuctlArguments, WrongUsageIsNamedInOneLine) {
       {{"list", "--timeout", "0"}, "--timeout"},
       {{"list", "--timeout", "-1"}, "--timeout"},
       {{"list", "--timeout", "soon"}, "soon"},
+      {{"list", "--timeout", "nan"}, "nan"},
       {{"list", "--timeout"}, "--timeout"},
       {{"list", "status", "more"}, "more"},
       {{"demo", "--mib", "0"}, "--mib"},

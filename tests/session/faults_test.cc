@@ -13,17 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(LogLimitTest, OneLineAPauseAndTheRestCounted) {
-  LogLimit limit;
-  const TimePoint start{std::chrono::hours(1)};
-  EXPECT_EQ(limit.admit(start), 0u);
-  EXPECT_EQ(limit.admit(start), std::nullopt);
-  EXPECT_EQ(limit.admit(start + LogLimit::kPause - milliseconds(1)), std::nullopt);
-  EXPECT_EQ(limit.admit(start + LogLimit::kPause), 2u);
-  EXPECT_EQ(limit.admit(start + LogLimit::kPause), std::nullopt);
-  EXPECT_EQ(limit.admit(start + 3 * LogLimit::kPause), 1u);
-}
-
 class StrayFaults : public test::DeviceRig {
  protected:
   void SetUp() override {

@@ -119,6 +119,11 @@ TEST_F(Startup, UnknownOptionsAreNamed) {
   expect_refused(run({"--device", "sim", "--fault-deadline-ms", "soon"}), {"--fault-deadline-ms"});
   expect_refused(run({"--device", "sim", "--runtime-dir", dir(), "--fault-deadline-ms", "0"}),
                  {"fault_deadline_ms"});
+  expect_refused(run({"--device", "sim", "--runtime-dir", dir(), "--turn-limit-ms", "-5"}),
+                 {"turn_limit_ms"});
+  std::vector<std::string> many;
+  for (int n = 0; n < 65; ++n) many.insert(many.end(), {"--device", "sim:vram=16M"});
+  expect_refused(run(many), {"65 devices", "at most 64"});
   expect_refused(run({"--device", "sim", "--runtime-dir", dir(), "--log-level", "loud"}),
                  {"log", "loud"});
 }
@@ -171,6 +176,8 @@ TEST_F(Startup, TheModelNamesItsBadOptionsToo) {
   expect_refused(sim({"--gpus", "many"}), {"gpus", "many"}, "gpusim");
   expect_refused(sim({"--vram", "1T"}), {"1048576 MiB of VRAM", "MiB of memory"}, "gpusim");
   expect_refused(sim({"--pod", directory() + "/none.json"}), {"none.json"}, "gpusim");
+  for (const char* option : {"--pod", "--scenario"})
+    expect_refused(sim({option, directory()}), {directory(), "is a directory"}, "gpusim");
 }
 
 TEST_F(Startup, ASecondDaemonIsToldWhoHasTheDeviceOrTheDirectory) {

@@ -27,7 +27,14 @@ void add_common(CLI::App& app, Arguments& arguments) {
   app.add_option("--runtime-dir", arguments.target.runtime_dir,
                  "of the daemon ($GPUUMD_RUNTIME_DIR, else /run/gpuumd)");
   app.add_option("--timeout", arguments.timeout, "seconds for the whole command (5; demo: 60)")
-      ->check(CLI::Range(0.001, kMaxTimeout));
+      // Not NaN either, which no comparison keeps out.
+      ->check(CLI::Range(0.001, kMaxTimeout) &
+              CLI::Validator(
+                  [](const std::string& text) {
+                    return text.find_first_of("nN") == std::string::npos ? std::string()
+                                                                         : "not a number: " + text;
+                  },
+                  ""));
   app.add_option("--device", arguments.target.device, "index or name; all without it");
   app.add_flag("--json", arguments.json, "JSON instead of tables");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -152,6 +153,9 @@ std::string Control::run(std::string_view line) {
 base::Result<void> Control::run_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) return base::fail(base::Errc::kNotFound, "scenario file " + path);
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown))
+    return base::fail(base::Errc::kInvalidArgument, "scenario file " + path + " is a directory");
   std::string line;
   for (unsigned number = 1; std::getline(file, line); ++number) {
     const auto first = line.find_first_not_of(" \t\r");

@@ -1,6 +1,7 @@
 #include "tools/gpusim/host/pod_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -99,6 +100,9 @@ base::Result<void> take_all(PodOptions& pod, const Json& object) {
 base::Result<std::vector<PodOptions>> read_pod_file(const std::string& path, unsigned gpus) {
   std::ifstream file(path);
   if (!file) return base::fail(base::Errc::kNotFound, "pod file " + path);
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown))
+    return base::fail(base::Errc::kInvalidArgument, "pod file " + path + " is a directory");
   const Json json = Json::parse(file, nullptr, false);
   PodOptions common;
   if (auto done = take_all(common, json); !done) return base::fail_within(path, done.error());
