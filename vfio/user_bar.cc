@@ -138,11 +138,9 @@ void UserBar::write_word(std::uint64_t offset, Word value) {
 template <class Word>
 void UserBar::ring(std::uint64_t offset, Word value) {
   assert(offset % sizeof(Word) == 0 && base::fits(offset, sizeof(Word), size_));
-  if (io_.lost()) return;
   std::byte* at = mapped_at(offset);
-  // Behind posted writes a message keeps the order, and nobody waits for it.
-  if (at == nullptr || io_.posts_open())
-    return io_.region_post(index_, offset, base::as_bytes(value));
+  if (at == nullptr) return io_.region_post(index_, offset, base::as_bytes(value));
+  if (!io_.settle()) return;
   word_at<Word>(at).store(value, std::memory_order_release);
   if (wake_ != nullptr) wake_->stored();
 }

@@ -26,9 +26,6 @@ class RegionIo {
   // The same without waiting for an answer.
   virtual void region_post(std::uint32_t region, std::uint64_t offset,
                            std::span<const std::byte> from) = 0;
-  virtual bool lost() const = 0;
-  // Whether a posted write may be under way still: nothing has been answered since.
-  virtual bool posts_open() const = 0;
   // Before an access to mapped memory: waits until what was posted is done, since PCIe keeps the
   // writes of one requester in order, and lets no read pass them. False when the device is lost.
   virtual bool settle() = 0;

@@ -270,7 +270,7 @@ void UserDevice::region_post(std::uint32_t region, std::uint64_t offset,
 }
 
 bool UserDevice::settle() {
-  if (posts_open()) [[unlikely]]
+  if (transport_.posts_open()) [[unlikely]]
     (void)config_word(0, sizeof(std::uint32_t), within(options_.trap));
   return !lost();
 }

@@ -111,7 +111,6 @@ class UserDevice final : public PciDevice, private RegionIo {
                                   std::span<const std::byte> from) override;
   void region_post(std::uint32_t region, std::uint64_t offset,
                    std::span<const std::byte> from) override;
-  bool posts_open() const override { return transport_.posts_open(); }
   bool settle() override;
 
   int serve_dma(const wire::Header& header, std::span<const std::byte> body,
