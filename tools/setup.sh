@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of tools/packages.txt that are missing. Needs root only for that.
+# Installs the Debian packages of tools/packages.txt that are missing, which alone needs root, and gets
+# the kernel headers of the build (tools/uapi.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+
+kernel_headers() {
+  local directory
+  directory=$("$here/uapi.sh")
+  echo "setup: kernel headers: $directory"
+}
 
 missing=()
 while read -r package; do
@@ -11,6 +18,7 @@ done < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$here/packages.txt")
 
 if [ ${#missing[@]} -eq 0 ]; then
   echo "setup: all packages are installed"
+  kernel_headers
   exit 0
 fi
 echo "setup: installing ${missing[*]}"
@@ -27,3 +35,4 @@ if ! { apt-get update -qq &&
   exit 1
 fi
 rm -f "$log"
+kernel_headers
