@@ -40,10 +40,10 @@ function(gpuumd_layer_includes target scope)
   target_include_directories(${target} ${scope} ${root})
 endfunction()
 
-# gpuumd_layer(name FOLDER folder [SOURCES ...] [LINKS ...] [PRIVATE_LINKS ...])
-# Without SOURCES the layer is headers only.
+# gpuumd_layer(name FOLDER folder [SUBFOLDERS ...] [SOURCES ...] [LINKS ...] [PRIVATE_LINKS ...])
+# Without SOURCES the layer is headers only. SUBFOLDERS of the folder that belong to the same layer.
 function(gpuumd_layer name)
-  cmake_parse_arguments(arg "" "FOLDER" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(arg "" "FOLDER" "SUBFOLDERS;SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
   if(arg_SOURCES)
     add_library(${name} STATIC ${arg_SOURCES})
     target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
@@ -55,13 +55,15 @@ function(gpuumd_layer name)
     target_link_libraries(${name} INTERFACE ${arg_LINKS})
     gpuumd_layer_includes(${name} INTERFACE ${arg_FOLDER})
   endif()
-  gpuumd_check_headers(${name} ${arg_FOLDER})
+  list(TRANSFORM arg_SUBFOLDERS PREPEND ${arg_FOLDER}/)
+  gpuumd_check_headers(${name} ${arg_FOLDER} ${arg_SUBFOLDERS})
 endfunction()
 
 # Each header compiles alone: one translation unit a header, built with the layer's own links.
-function(gpuumd_check_headers layer folder)
-  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
-       ${CMAKE_SOURCE_DIR}/${folder}/*.h ${CMAKE_SOURCE_DIR}/${folder}/*.hpp)
+function(gpuumd_check_headers layer)
+  set(patterns ${ARGN})
+  list(TRANSFORM patterns REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/\\1/*.h;${CMAKE_SOURCE_DIR}/\\1/*.hpp")
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${patterns})
   set(units)
   foreach(header ${headers})
     string(REGEX REPLACE "^include/" "" shown ${header})

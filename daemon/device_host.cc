@@ -13,7 +13,7 @@
 #include "tools/gpusim/host/setup.h"
 #include "tools/gpusim/host/steady_clock.h"
 #include "vfio/pci_device.h"
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 namespace gpuumd {
 namespace {

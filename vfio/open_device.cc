@@ -10,7 +10,7 @@
 
 #include "base/fd.h"
 #include "vfio/pci_device.h"
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 namespace vfio {
 namespace {

@@ -10,7 +10,7 @@
 #include "fake_gpu_device.h"
 #include "tools/gpusim/host/embedded.h"
 #include "tools/gpusim/host/steady_clock.h"
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 namespace gpusim::testing {
 namespace {

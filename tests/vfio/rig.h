@@ -12,7 +12,7 @@
 
 #include "base/shared_memory.h"
 #include "scripted_server.h"
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 namespace vfio_test {
 

@@ -23,7 +23,7 @@
 #include "base/bytes.h"
 #include "base/fd.h"
 #include "base/shared_memory.h"
-#include "vfio/user_wire.h"
+#include "vfio/user/user_wire.h"
 
 namespace vfio_test {
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "rig.h"
-#include "vfio/user_dma.h"
+#include "vfio/user/user_dma.h"
 
 namespace vfio_test {
 namespace {

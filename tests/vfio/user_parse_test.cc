@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "scripted_server.h"
-#include "vfio/user_region.h"
-#include "vfio/user_version.h"
+#include "vfio/user/user_region.h"
+#include "vfio/user/user_version.h"
 
 namespace vfio_test {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "tools/bench/bench.h"
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 namespace bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "vfio/user_region.h"
+#include "vfio/user/user_region.h"
 
 #include <algorithm>
 #include <cassert>

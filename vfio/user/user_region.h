@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "vfio/user_wire.h"
+#include "vfio/user/user_wire.h"
 
 namespace vfio {
 

@@ -11,7 +11,7 @@
 
 #include "base/fd.h"
 #include "base/result.h"
-#include "vfio/user_wire.h"
+#include "vfio/user/user_wire.h"
 
 struct msghdr;
 

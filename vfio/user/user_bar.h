@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "base/shared_memory.h"
 #include "vfio/pci_device.h"
-#include "vfio/user_region.h"
+#include "vfio/user/user_region.h"
 
 namespace vfio {
 

@@ -1,4 +1,4 @@
-#include "vfio/user_version.h"
+#include "vfio/user/user_version.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/bytes.h"
-#include "vfio/user_framing.h"
-#include "vfio/user_wire.h"
+#include "vfio/user/user_framing.h"
+#include "vfio/user/user_wire.h"
 
 namespace vfio {
 namespace {

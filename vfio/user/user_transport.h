@@ -25,8 +25,8 @@
 
 #include "base/fd.h"
 #include "base/result.h"
-#include "vfio/user_framing.h"
-#include "vfio/user_wire.h"
+#include "vfio/user/user_framing.h"
+#include "vfio/user/user_wire.h"
 
 namespace vfio {
 

@@ -1,4 +1,4 @@
-#include "vfio/user_bar.h"
+#include "vfio/user/user_bar.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

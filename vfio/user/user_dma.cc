@@ -1,4 +1,4 @@
-#include "vfio/user_dma.h"
+#include "vfio/user/user_dma.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

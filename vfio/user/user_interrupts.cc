@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 namespace vfio {
 

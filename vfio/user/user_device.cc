@@ -1,4 +1,4 @@
-#include "vfio/user_device.h"
+#include "vfio/user/user_device.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>

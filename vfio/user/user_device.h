@@ -17,10 +17,10 @@
 #include "base/result.h"
 #include "base/shared_memory.h"
 #include "vfio/pci_device.h"
-#include "vfio/user_bar.h"
-#include "vfio/user_dma.h"
-#include "vfio/user_transport.h"
-#include "vfio/user_version.h"
+#include "vfio/user/user_bar.h"
+#include "vfio/user/user_dma.h"
+#include "vfio/user/user_transport.h"
+#include "vfio/user/user_version.h"
 
 namespace vfio {
 

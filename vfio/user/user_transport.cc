@@ -1,4 +1,4 @@
-#include "vfio/user_transport.h"
+#include "vfio/user/user_transport.h"
 
 #include <poll.h>
 #include <sys/socket.h>

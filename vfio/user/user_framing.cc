@@ -1,4 +1,4 @@
-#include "vfio/user_framing.h"
+#include "vfio/user/user_framing.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
