@@ -87,6 +87,9 @@ class PciDevice {
 
   virtual const DeviceIdentity& identity() const = 0;
   virtual bool lost() const = 0;  // any thread
+  // Why, for a user: "the kernel wants the device back (unbind or hot-unplug)". Empty while it is
+  // not lost. Any thread.
+  virtual std::string lost_why() const = 0;
 
   // Configuration space; `width` is 1, 2 or 4.
   virtual base::Result<std::uint32_t> read_config(std::uint32_t offset, unsigned width) = 0;
@@ -110,14 +113,32 @@ class PciDevice {
   // Arms MSI-X vectors 0..count-1 and gives an eventfd for each, in order. kUnsupported when the
   // device has fewer. The device holds its own duplicates until disarm or its end.
   virtual base::Result<std::vector<base::UniqueFd>> arm_msix(unsigned count) = 0;
+  // Switches off what arm_msix() or arm_intx() has switched on.
   virtual base::Result<void> disarm_msix() = 0;
+  // The interrupt pin, where there is no MSI-X: an eventfd. The line is a level and may be shared:
+  // after each signal it stays masked until unmask_intx(), which comes after the device's own cause
+  // is cleared. kUnsupported when there is no pin. Of MSI-X and INTx one is armed at a time: kBusy.
+  virtual base::Result<base::UniqueFd> arm_intx() = 0;
+  virtual base::Result<void> unmask_intx() = 0;  // kInvalidArgument when it is not armed
 
+  // kUnsupported, with the reason, when the device has no way or the policy for this part forbids
+  // all that it has: the driver then goes on without. Else afterwards all is as after power-on,
+  // interrupts disarmed, DMA mappings as they were.
   virtual base::Result<void> reset() = 0;
 
   // A descriptor to poll for input, or -1: when readable, call handle_events(). It serves what the
-  // device asks of us (vfio-user DMA_READ/DMA_WRITE) and notices its end. Reactor thread.
+  // device or the kernel asks of us (vfio-user DMA_READ/DMA_WRITE, give the device back) and
+  // notices its end. Reactor thread.
   virtual int event_fd() const = 0;
   virtual void handle_events() = 0;
+
+  // Lets go of all that keeps the kernel or the server from taking the device: DMA mappings,
+  // interrupts, every descriptor, the mappings of BARs. Addresses of MappedArea stay readable and
+  // writable until their Bar goes: all ones at first, and what is written goes nowhere. The device
+  // is lost afterwards, event_fd() is -1: stop polling it before. A kernel that wants a device back
+  // (an unbind, a hot-unplug) waits for this. Reactor thread; waits for a map_dma() or unmap_dma()
+  // under way. Idempotent.
+  virtual void release() = 0;
 };
 
 // Opens the device that a name stands for: "vfio-user:PATH". kInvalidArgument for a name of no

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "vfio/pci_device.h"
@@ -89,6 +90,7 @@ class FakePciDevice : public vfio::PciDevice {
 
   const vfio::DeviceIdentity& identity() const override { return who; }
   bool lost() const override { return is_lost; }
+  std::string lost_why() const override { return is_lost ? why : ""; }
   base::Result<std::uint32_t> read_config(std::uint32_t offset, unsigned width) override {
     std::uint32_t value = 0;
     if (is_lost)
@@ -118,9 +120,19 @@ class FakePciDevice : public vfio::PciDevice {
     return base::fail(base::Errc::kUnsupported, "fake");
   }
   base::Result<void> disarm_msix() override { return {}; }
+  base::Result<base::UniqueFd> arm_intx() override {
+    return base::fail(base::Errc::kUnsupported, "fake");
+  }
+  base::Result<void> unmask_intx() override {
+    return base::fail(base::Errc::kInvalidArgument, "fake");
+  }
   base::Result<void> reset() override { return {}; }
   int event_fd() const override { return -1; }
   void handle_events() override {}
+  void release() override {
+    is_lost = true;
+    ++releases;
+  }
 
   std::uint16_t command() const {
     std::uint16_t value;
@@ -133,6 +145,8 @@ class FakePciDevice : public vfio::PciDevice {
   std::vector<std::byte> config;
   std::map<vfio::BarIndex, std::shared_ptr<FakeBar::State>> bars;
   bool is_lost = false;
+  std::string why = "fake";
+  unsigned releases = 0;
   std::function<void(std::uint32_t offset, std::uint32_t value)> on_config_write;
 };
 

@@ -180,5 +180,25 @@ TEST(InlineThreads, WorkerIsWokenByWhoeverReadForIt) {
   device->reset();
 }
 
+// The reactor lets go while the worker is in a call: neither hangs, and the worker is told.
+TEST_F(Threads, ReleaseWhileTheWorkerMaps) {
+  connect();
+  open_bar(BarIndex::k5);
+  const auto memory = base::make_memfd("memory", 4096).value();
+  std::atomic<unsigned> done = 0;
+  std::thread worker([&] {
+    for (;;) {
+      if (!device_->map_dma(memory.get(), 0, 4096, Iova(0x10000), Rights::kRead)) break;
+      if (!device_->unmap_dma(Iova(0x10000), 4096)) break;
+      ++done;
+    }
+  });
+  while (done < 20) std::this_thread::yield();
+  device_->release();
+  worker.join();
+  EXPECT_EQ(device_->map_dma(memory.get(), 0, 4096, Iova(0), Rights::kRead).error().code,
+            Errc::kDeviceLost);
+}
+
 }  // namespace
 }  // namespace vfio_test

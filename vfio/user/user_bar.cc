@@ -13,58 +13,9 @@
 #include "base/address.h"
 #include "base/bytes.h"
 #include "base/fence.h"
+#include "vfio/mmio.h"
 
 namespace vfio {
-namespace {
-
-template <class Word>
-std::atomic_ref<Word> word_at(std::byte* at) {
-  return std::atomic_ref<Word>(*reinterpret_cast<Word*>(at));
-}
-
-// The widest naturally aligned access at `offset` that `left` bytes allow.
-std::size_t step_at(std::uint64_t offset, std::size_t left) {
-  std::size_t step = sizeof(std::uint64_t);
-  while (step > left || offset % step != 0) step /= 2;
-  return step;
-}
-
-template <class Word>
-void load_to(std::byte* from, std::span<std::byte> to) {
-  base::store(to, 0, word_at<Word>(from).load(std::memory_order_relaxed));
-}
-template <class Word>
-void store_from(std::byte* to, std::span<const std::byte> from) {
-  word_at<Word>(to).store(base::load<Word>(from, 0), std::memory_order_relaxed);
-}
-
-void load_step(std::byte* from, std::span<std::byte> to) {
-  switch (to.size()) {
-    case 1:
-      return load_to<std::uint8_t>(from, to);
-    case 2:
-      return load_to<std::uint16_t>(from, to);
-    case 4:
-      return load_to<std::uint32_t>(from, to);
-    default:
-      return load_to<std::uint64_t>(from, to);
-  }
-}
-
-void store_step(std::byte* to, std::span<const std::byte> from) {
-  switch (from.size()) {
-    case 1:
-      return store_from<std::uint8_t>(to, from);
-    case 2:
-      return store_from<std::uint16_t>(to, from);
-    case 4:
-      return store_from<std::uint32_t>(to, from);
-    default:
-      return store_from<std::uint64_t>(to, from);
-  }
-}
-
-}  // namespace
 
 void DoorbellWake::stored() const {
   // The server publishes its sleep, then looks at the doorbells once more; we store the doorbell,
@@ -103,15 +54,20 @@ base::Result<void> UserBar::map(const Region& region, const base::UniqueFd& fd) 
     areas.push_back({area.offset, area.size, mapping->data()});
     mappings.push_back(std::move(*mapping));
   }
-  mappings_ = std::move(mappings);
-  areas_ = std::move(areas);
+  if (areas.empty()) return {};
+  auto memory = BarMemory::create(std::move(mappings), std::move(areas));
+  if (!memory) return base::fail_within("BAR " + std::to_string(index_), memory.error());
+  memory_ = std::move(*memory);
   return {};
 }
 
+std::span<const MappedArea> UserBar::mapped() const {
+  if (memory_ == nullptr) return {};
+  return memory_->areas();
+}
+
 std::byte* UserBar::mapped_at(std::uint64_t offset) const {
-  for (const MappedArea& area : areas_)
-    if (offset - area.offset < area.size) return area.data + (offset - area.offset);
-  return nullptr;
+  return memory_ == nullptr ? nullptr : memory_->at(offset);
 }
 
 template <class Word>

@@ -8,7 +8,7 @@
 
 #include "base/fd.h"
 #include "base/result.h"
-#include "base/shared_memory.h"
+#include "vfio/bar_memory.h"
 #include "vfio/pci_device.h"
 #include "vfio/user/user_region.h"
 
@@ -55,7 +55,8 @@ class UserBar final : public Bar {
                                                        const DoorbellWake* wake);
 
   std::uint64_t size() const override { return size_; }
-  std::span<const MappedArea> mapped() const override { return areas_; }
+  std::span<const MappedArea> mapped() const override;
+  const std::shared_ptr<BarMemory>& memory() const { return memory_; }  // null: all is trapped
   std::uint32_t read32(std::uint64_t offset) override;
   std::uint64_t read64(std::uint64_t offset) override;
   void write32(std::uint64_t offset, std::uint32_t value) override;
@@ -82,8 +83,7 @@ class UserBar final : public Bar {
   const std::uint32_t index_;
   const std::uint64_t size_;
   const DoorbellWake* const wake_;
-  std::vector<base::Mapping> mappings_;
-  std::vector<MappedArea> areas_;
+  std::shared_ptr<BarMemory> memory_;
 };
 
 }  // namespace vfio

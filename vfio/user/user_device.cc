@@ -60,13 +60,24 @@ UserDevice::UserDevice(base::UniqueFd socket, base::UniqueFd wake, std::string n
   identity_.name = std::move(name);
 }
 
-UserDevice::~UserDevice() {
+UserDevice::~UserDevice() { say_goodbye(); }
+
+void UserDevice::say_goodbye() {
   const auto deadline = within(options_.call);
   if (armed_ && !lost()) (void)disarm(deadline);
   for (const auto& range : dma_.all()) {
     if (lost()) return;
     (void)send_unmap(range.at, range.size, deadline);
   }
+}
+
+void UserDevice::release() {
+  say_goodbye();
+  transport_.close("let go of");
+  bars_.let_go();
+  dma_.clear();
+  wake_eventfds_.clear();  // of no use without the connection: settle() fails first
+  armed_.reset();
 }
 
 base::Result<void> UserDevice::handshake() {
@@ -195,7 +206,10 @@ base::Result<std::unique_ptr<Bar>> UserDevice::open_bar(BarIndex index) {
     return base::fail(base::Errc::kNotFound, "BAR " + std::to_string(number));
   const auto& wake = wakes_[number];
   auto bar = UserBar::create(*this, number, info->region, info->fd, wake ? &*wake : nullptr);
-  if (bar) return std::unique_ptr<Bar>(std::move(*bar));
+  if (bar) {
+    if ((*bar)->memory() != nullptr) bars_.add((*bar)->memory());
+    return std::unique_ptr<Bar>(std::move(*bar));
+  }
   if (bar.error().code == base::Errc::kProtocol)
     return transport_.broken(Command::kDeviceGetRegionInfo, bar.error().step);
   return std::unexpected(bar.error());

@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "base/shared_memory.h"
+#include "vfio/bar_memory.h"
 #include "vfio/pci_device.h"
 #include "vfio/user/user_bar.h"
 #include "vfio/user/user_dma.h"
@@ -54,6 +55,7 @@ class UserDevice final : public PciDevice, private RegionIo {
 
   const DeviceIdentity& identity() const override { return identity_; }
   bool lost() const override { return transport_.lost(); }
+  std::string lost_why() const override { return transport_.lost_why(); }
   base::Result<std::uint32_t> read_config(std::uint32_t offset, unsigned width) override;
   base::Result<void> write_config(std::uint32_t offset, unsigned width,
                                   std::uint32_t value) override;
@@ -64,9 +66,13 @@ class UserDevice final : public PciDevice, private RegionIo {
   base::Result<void> unmap_dma(base::Iova at, std::uint64_t size) override;
   base::Result<std::vector<base::UniqueFd>> arm_msix(unsigned count) override;
   base::Result<void> disarm_msix() override;
+  base::Result<base::UniqueFd> arm_intx() override;
+  base::Result<void> unmask_intx() override;
   base::Result<void> reset() override;
   int event_fd() const override { return transport_.fd(); }
   void handle_events() override;
+  // A server that is there is told first, within UserOptions::call.
+  void release() override;
 
   UserCounters counters() const;  // any thread
 
@@ -100,10 +106,13 @@ class UserDevice final : public PciDevice, private RegionIo {
   base::Result<void> check_dma(std::uint64_t offset, std::uint64_t size, base::Iova at) const;
   base::Result<void> send_unmap(base::Iova at, std::uint64_t size, Clock::time_point deadline);
 
-  base::Result<void> check_msix(unsigned count, Clock::time_point deadline);
-  base::Result<void> set_irqs(std::uint32_t flags, std::uint32_t start,
+  base::Result<void> check_irqs(std::uint32_t index, unsigned count, Clock::time_point deadline);
+  base::Result<void> set_irqs(std::uint32_t index, std::uint32_t flags, std::uint32_t start,
                               std::span<const int> eventfds, Clock::time_point deadline);
+  base::Result<void> arm(std::uint32_t index, std::span<const int> eventfds,
+                         Clock::time_point deadline);
   base::Result<void> disarm(Clock::time_point deadline);
+  void say_goodbye();
 
   base::Result<void> region_read(std::uint32_t region, std::uint64_t offset,
                                  std::span<std::byte> to) override;
@@ -122,11 +131,12 @@ class UserDevice final : public PciDevice, private RegionIo {
   IovaLimits limits_;
   std::uint32_t irq_count_ = 0;
   bool can_reset_ = false;
-  bool armed_ = false;
+  std::optional<std::uint32_t> armed_;  // the index of the interrupts that are
   std::uint64_t config_size_ = 0;
   base::Mapping wake_page_;
   std::vector<base::UniqueFd> wake_eventfds_;
   std::array<std::optional<DoorbellWake>, 6> wakes_;  // by BAR
+  BarMemories bars_;
   std::atomic<std::uint64_t> dma_reads_ = 0;
   std::atomic<std::uint64_t> dma_writes_ = 0;
   std::atomic<std::uint64_t> dma_refused_ = 0;

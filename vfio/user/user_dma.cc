@@ -123,6 +123,12 @@ void DmaTable::drop(base::Iova at) {
     files_.erase(file);
 }
 
+void DmaTable::clear() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(table_, [](const auto& entry) { return entry.second.settled; });
+  std::erase_if(files_, [](const auto& entry) { return entry.second.expired(); });
+}
+
 template <class Copy>
 int DmaTable::for_each_piece(base::Iova at, std::uint64_t size, Rights right, Copy copy) {
   if (size == 0 || at.value() > UINT64_MAX - (size - 1)) return EINVAL;

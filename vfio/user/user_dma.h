@@ -31,6 +31,8 @@ class DmaTable {
   // Claims exactly this mapping for unmapping: kNotFound unless it exists and nobody else does.
   base::Result<void> claim(base::Iova at, std::uint64_t size);
   void drop(base::Iova at);
+  // Drops all that nobody is about to commit or drop.
+  void clear();
 
   // Copies between the mapped memory and a buffer; a range may span neighbouring mappings. 0, or
   // an errno: EINVAL for a range that wraps, EFAULT for a byte that is not mapped (or whose memory

@@ -88,6 +88,7 @@ base::Result<UserTransport::Reply> UserTransport::call(const Request& request,
   send(lock, header, request.head, request.tail, request.fds);
   wait(lock, request.command, deadline, [&] { return pending.done; });
   std::erase(pending_, &pending);
+  if (lost()) changed_.notify_all();  // close() waits for the last
   if (pending.error) return std::unexpected(std::move(*pending.error));
   return std::move(pending.reply);
 }
@@ -124,6 +125,19 @@ std::unexpected<base::Error> UserTransport::broken(wire::Command command, std::s
   Lock lock(mutex_);
   lose(lock, error);
   return std::unexpected(std::move(error));
+}
+
+void UserTransport::close(std::string why) {
+  Lock lock(mutex_);
+  lose(lock, {base::Errc::kDeviceLost, 0, std::move(why)});
+  if (pumping() && !pending_.empty()) return;  // our own call, further up the stack
+  changed_.wait(lock, [&] { return pending_.empty() && !leader_; });
+  socket_.reset();
+}
+
+std::string UserTransport::lost_why() const {
+  const Lock lock(mutex_);
+  return why_;
 }
 
 void UserTransport::send(Lock& lock, const wire::Header& header, std::span<const std::byte> head,
@@ -277,6 +291,7 @@ std::uint16_t UserTransport::next_id() {
 
 void UserTransport::lose(Lock&, const base::Error& error) {
   if (lost()) return;
+  why_ = error.message();
   lost_.store(true, std::memory_order_release);
   for (Pending* pending : pending_) {
     if (pending->done) continue;

@@ -81,11 +81,16 @@ class UserTransport {
   // Loses the connection because the owner found a reply to be nonsense; passes the error on.
   std::unexpected<base::Error> broken(wire::Command command, std::string what);
 
+  // Loses the connection if it is not lost, for the reason `why`, and closes the socket once nobody
+  // waits on it any more. Idempotent. (From within the pump it only loses.)
+  void close(std::string why);
+
   // Whether something was posted that no later reply has shown to be done. Any reply to a command
   // sent after it does: the server works commands off in order.
   bool posts_open() const { return posts_open_.load(std::memory_order_acquire); }
   bool lost() const { return lost_.load(std::memory_order_acquire); }
-  int fd() const { return socket_.get(); }
+  std::string lost_why() const;             // empty while it is not
+  int fd() const { return socket_.get(); }  // -1 after close()
   std::uint64_t error_replies() const { return error_replies_.load(std::memory_order_relaxed); }
 
  private:
@@ -120,7 +125,7 @@ class UserTransport {
   const std::function<void()> pump_;
   const std::thread::id owner_;
 
-  std::mutex mutex_;  // all below but the atomics
+  mutable std::mutex mutex_;  // all below but the atomics
   std::condition_variable changed_;
   bool leader_ = false;  // somebody is in poll()
   MessageReader reader_;
@@ -129,6 +134,7 @@ class UserTransport {
   std::vector<std::byte> answer_;
   std::uint16_t last_id_ = 0;
   std::uint64_t posts_ = 0;  // so far
+  std::string why_;          // it is lost
   std::atomic<bool> posts_open_ = false;
   std::atomic<bool> lost_ = false;
   std::atomic<std::uint64_t> error_replies_ = 0;

@@ -150,6 +150,7 @@ struct SparseArea {
 };
 static_assert(sizeof(SparseArea) == 16);
 
+inline constexpr std::uint32_t kIntxIndex = 0;
 inline constexpr std::uint32_t kMsixIndex = 2;
 
 inline constexpr std::uint32_t kIrqEventfd = 1;
@@ -165,6 +166,7 @@ static_assert(sizeof(IrqInfo) == 16);
 
 inline constexpr std::uint32_t kIrqDataNone = 1;
 inline constexpr std::uint32_t kIrqDataEventfd = 4;
+inline constexpr std::uint32_t kIrqActionUnmask = 16;
 inline constexpr std::uint32_t kIrqActionTrigger = 32;
 
 struct IrqSet {
