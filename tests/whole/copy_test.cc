@@ -8,12 +8,12 @@ namespace {
 
 using namespace gpuumd;
 
-class Copy : public System {};
+class GuestCopy : public System {};
 
 constexpr std::uint64_t kVa = 0x10'0000'0000;
 constexpr std::uint64_t kSize = 8 << 20;
 
-TEST_F(Copy, DataGoesIntoVramIsCopiedInsideAndComesBackEqual) {
+TEST_F(GuestCopy, DataGoesIntoVramIsCopiedInsideAndComesBackEqual) {
   start();
   auto client = connect();
   auto device = open(client);
@@ -37,7 +37,7 @@ TEST_F(Copy, DataGoesIntoVramIsCopiedInsideAndComesBackEqual) {
   EXPECT_TRUE(back == data);
 }
 
-TEST_F(Copy, FH_6_PagesAppearWhenTheGpuTouchesThem) {
+TEST_F(GuestCopy, FH_6_PagesAppearWhenTheGpuTouchesThem) {
   start();
   auto client = connect();
   auto device = open(client);

@@ -14,7 +14,7 @@ using namespace gpuumd;
 
 constexpr std::uint64_t kSize = 8 << 20;
 
-class Fabric : public System {
+class Pod : public System {
  protected:
   void start_pod() { start({.gpus = 2, .model = {}, .daemon = {"--no-same-host"}}); }
 
@@ -32,7 +32,10 @@ class Fabric : public System {
   }
 };
 
-TEST_F(Fabric, AnImportIsCopiedOverTheFabricIdentical) {
+class GuestFabric : public Pod {};
+class Fabric : public Pod {};
+
+TEST_F(GuestFabric, AnImportIsCopiedOverTheFabricIdentical) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -49,7 +52,7 @@ TEST_F(Fabric, AnImportIsCopiedOverTheFabricIdentical) {
   EXPECT_TRUE(space_b.read(2 * kVa, kSize) == data);
 }
 
-TEST_F(Fabric, UAL_4_TheSameHandleIsTheSameObjectAndExportGivesItAgain) {
+TEST_F(GuestFabric, UAL_4_TheSameHandleIsTheSameObjectAndExportGivesItAgain) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -62,7 +65,7 @@ TEST_F(Fabric, UAL_4_TheSameHandleIsTheSameObjectAndExportGivesItAgain) {
   EXPECT_EQ(first.id(), second.id());
 }
 
-TEST_F(Fabric, UAL_4_EachImportOfAHandleIsDestroyedByItself) {
+TEST_F(GuestFabric, UAL_4_EachImportOfAHandleIsDestroyedByItself) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -82,7 +85,7 @@ TEST_F(Fabric, UAL_4_EachImportOfAHandleIsDestroyedByItself) {
       eventually([&] { return imports().find(exported.handle.text()) == std::string::npos; }));
 }
 
-TEST_F(Fabric, ABufferThatIsOpenedTwiceIsDestroyedTwice) {
+TEST_F(GuestFabric, ABufferThatIsOpenedTwiceIsDestroyedTwice) {
   start();
   auto client = connect(), other_client = connect();
   auto device = open(client), other = open(other_client);
@@ -97,7 +100,7 @@ TEST_F(Fabric, ABufferThatIsOpenedTwiceIsDestroyedTwice) {
   EXPECT_TRUE(space.read(kVa, 1 << 20) == std::vector<std::byte>(1 << 20));
 }
 
-TEST_F(Fabric, HandlesOfNobodyAndOfFreedBuffersAreNotFound) {
+TEST_F(GuestFabric, HandlesOfNobodyAndOfFreedBuffersAreNotFound) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -117,7 +120,7 @@ TEST_F(Fabric, HandlesOfNobodyAndOfFreedBuffersAreNotFound) {
   EXPECT_EQ(nobody.error().status, GPUUMD_NOT_FOUND);
 }
 
-TEST_F(Fabric, A2_HalfAHandleOpensNothing) {
+TEST_F(GuestFabric, A2_HalfAHandleOpensNothing) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -131,7 +134,7 @@ TEST_F(Fabric, A2_HalfAHandleOpensNothing) {
   EXPECT_EQ(refused.error().status, GPUUMD_NOT_FOUND);
 }
 
-TEST_F(Fabric, UAL_2_FreedWhileBeingCopiedItIsRevokedAndNothingElseSuffers) {
+TEST_F(GuestFabric, UAL_2_FreedWhileBeingCopiedItIsRevokedAndNothingElseSuffers) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -174,7 +177,7 @@ TEST_F(Fabric, UAL_2_FreedWhileBeingCopiedItIsRevokedAndNothingElseSuffers) {
       eventually([&] { return number(0, GPUUMD_QUERY_STATUS, {"buffers", "freed"}) >= 1; }));
 }
 
-TEST_F(Fabric, UAL_1_AnExportersDeathRevokesItsImports) {
+TEST_F(GuestFabric, UAL_1_AnExportersDeathRevokesItsImports) {
   start_pod();
   auto client_b = connect(1);
   auto b = open(client_b);
@@ -249,7 +252,7 @@ TEST_F(Fabric, AnImportUnderWayEndsWithItsDevice) {
   kill_daemon(1);
 }
 
-TEST_F(Fabric, ADescriptorElsewhereKeepsAnExportOfADeadClient) {
+TEST_F(GuestFabric, ADescriptorElsewhereKeepsAnExportOfADeadClient) {
   start_pod();
   auto client_b = connect(1);
   auto b = open(client_b);
@@ -289,7 +292,7 @@ TEST_F(Fabric, ADescriptorElsewhereKeepsAnExportOfADeadClient) {
   EXPECT_TRUE(wait_event(client_b, GPUUMD_EVENT_REVOKED));
 }
 
-TEST_F(Fabric, A13_TheLastCloseGivesTheMemoryBackToTheExporter) {
+TEST_F(GuestFabric, A13_TheLastCloseGivesTheMemoryBackToTheExporter) {
   start_pod();
   auto client_a = connect(0), client_b = connect(1);
   auto a = open(client_a), b = open(client_b);
@@ -307,7 +310,7 @@ TEST_F(Fabric, A13_TheLastCloseGivesTheMemoryBackToTheExporter) {
 }
 
 // Who knows a handle can import the memory. What the daemon tells goes by the uid of the socket.
-TEST_F(Fabric, HandlesAreShownToTheirOwnerAndToRootAlone) {
+TEST_F(GuestFabric, HandlesAreShownToTheirOwnerAndToRootAlone) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be two users";
   start_pod();
   std::filesystem::permissions(directory(), std::filesystem::perms(0755));

@@ -16,13 +16,13 @@ constexpr std::uint64_t kSize = 4 << 20;
 constexpr std::uint64_t kWindow = 64 << 10;
 
 // Both stall models of the device; the daemon does not know which it has.
-class Faults : public System, public ::testing::WithParamInterface<const char*> {
+class GuestFaults : public System, public ::testing::WithParamInterface<const char*> {
  protected:
   void start_model() { start({.gpus = 1, .model = {{"stall", GetParam()}}, .daemon = {}}); }
 };
-INSTANTIATE_TEST_SUITE_P(Stall, Faults, ::testing::Values("queue", "instance"));
+INSTANTIATE_TEST_SUITE_P(Stall, GuestFaults, ::testing::Values("queue", "instance"));
 
-TEST_P(Faults, FH_8_TwoClientsAtOneAddressFaultAtOnceAndGetTheirOwnData) {
+TEST_P(GuestFaults, FH_8_TwoClientsAtOneAddressFaultAtOnceAndGetTheirOwnData) {
   start_model();
   constexpr int kClients = 2;
   std::vector<std::thread> threads;
@@ -44,7 +44,7 @@ TEST_P(Faults, FH_8_TwoClientsAtOneAddressFaultAtOnceAndGetTheirOwnData) {
   EXPECT_EQ(number(0, GPUUMD_QUERY_FAULTS, {"fatal"}), 0u);
 }
 
-TEST_P(Faults, FH_4_AnAddressWithNothingBehindItIsFatalForThatVmAlone) {
+TEST_P(GuestFaults, FH_4_AnAddressWithNothingBehindItIsFatalForThatVmAlone) {
   start_model();
   auto client = connect();
   auto device = open(client);
@@ -67,7 +67,7 @@ TEST_P(Faults, FH_4_AnAddressWithNothingBehindItIsFatalForThatVmAlone) {
   EXPECT_TRUE(good.read(kVa, kSize) == data);
 }
 
-TEST_P(Faults, FH_3_AWriteToAReadOnlyRangeIsFatalNotAnEndlessRetry) {
+TEST_P(GuestFaults, FH_3_AWriteToAReadOnlyRangeIsFatalNotAnEndlessRetry) {
   start_model();
   auto client = connect();
   auto device = open(client);
@@ -81,7 +81,7 @@ TEST_P(Faults, FH_3_AWriteToAReadOnlyRangeIsFatalNotAnEndlessRetry) {
   EXPECT_TRUE(wait_event(client, GPUUMD_EVENT_FATAL_FAULT));
 }
 
-TEST_P(Faults, AVmWithoutFaultsDiesOfAnAccessOutsideItsMappings) {
+TEST_P(GuestFaults, AVmWithoutFaultsDiesOfAnAccessOutsideItsMappings) {
   start_model();
   auto client = connect();
   auto device = open(client);
@@ -91,7 +91,7 @@ TEST_P(Faults, AVmWithoutFaultsDiesOfAnAccessOutsideItsMappings) {
   EXPECT_EQ(copied.error().status, GPUUMD_FAULT);
 }
 
-TEST_P(Faults, DMA_4_AClientKilledInTheMiddleOfFaultingCopiesLeavesNothing) {
+TEST_P(GuestFaults, DMA_4_AClientKilledInTheMiddleOfFaultingCopiesLeavesNothing) {
   start_model();
   auto watcher = connect();
   const auto count = [&](const std::vector<std::string>& path) {

@@ -29,7 +29,9 @@ class Restart : public System {
   }
 };
 
-TEST_F(Restart, KilledInTheMiddleOfWorkItComesUpColdOnTheSameDevice) {
+class GuestRestart : public Restart {};
+
+TEST_F(GuestRestart, KilledInTheMiddleOfWorkItComesUpColdOnTheSameDevice) {
   start();
   for (std::uint64_t round = 0; round < 2; ++round) {
     auto client = connect();
@@ -59,7 +61,7 @@ TEST_F(Restart, KilledInTheMiddleOfWorkItComesUpColdOnTheSameDevice) {
   }
 }
 
-TEST_F(Restart, StoppedInOrderItComesUpAgain) {
+TEST_F(GuestRestart, StoppedInOrderItComesUpAgain) {
   start();
   expect_works(0, 33);
   EXPECT_EQ(daemon(0).stop(), 0) << daemon(0).log();
@@ -79,12 +81,12 @@ TEST_F(Restart, ADaemonWhoseDeviceIsLostEndsWithAnErrorNotACrash) {
   }
 }
 
-class RestartPod : public Restart {
+class GuestRestartPod : public Restart {
  protected:
   void start_pod() { start({.gpus = 2, .model = {}, .daemon = {"--no-same-host"}}); }
 };
 
-TEST_F(RestartPod, AnExportersDaemonThatDiesEndsTheImportAndNothingHangs) {
+TEST_F(GuestRestartPod, AnExportersDaemonThatDiesEndsTheImportAndNothingHangs) {
   start_pod();
   auto client_b = connect(1);
   auto b = open(client_b);
@@ -144,7 +146,7 @@ TEST_F(RestartPod, AnExportersDaemonThatDiesEndsTheImportAndNothingHangs) {
   EXPECT_TRUE(other.read(4 * kVa, kSize) == data);
 }
 
-TEST_F(RestartPod, AnImportersDaemonThatDiesLetsTheExporterFree) {
+TEST_F(GuestRestartPod, AnImportersDaemonThatDiesLetsTheExporterFree) {
   start_pod();
   auto client_a = connect(0);
   auto a = open(client_a);

@@ -2,10 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <random>
+#include <sstream>
 
 namespace whole {
 namespace {
@@ -35,7 +38,34 @@ constexpr const char* kTurnLimitMs = "0";
 constexpr const char* kTurnLimitMs = "250";
 #endif
 
+std::vector<std::string> words_of(const char* variable) {
+  const char* text = std::getenv(variable);
+  std::istringstream words(text != nullptr ? text : "");
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+// Ends the test here. GoogleTest takes this exception for one that was reported.
+[[noreturn]] void skip(const std::string& why) {
+  [&] { GTEST_SKIP() << why; }();
+  throw ::testing::AssertionException(
+      {::testing::TestPartResult::kSkip, __FILE__, __LINE__, why.c_str()});
+}
+
+// Why a test cannot run with the given devices; empty when it can.
+std::string what_given_devices_lack(const SystemOptions& options) {
+  const auto devices = given_devices(), model = words_of("GPUUMD_TEST_MODEL");
+  if (options.gpus > devices.size())
+    return "needs " + std::to_string(options.gpus) + " devices, and " +
+           std::to_string(devices.size()) + " are given";
+  for (const auto& [name, value] : options.model)
+    if (std::ranges::count(model, name + "=" + value) == 0)
+      return "needs a model with " + name + "=" + value + ", and the given devices are another's";
+  return "";
+}
+
 }  // namespace
+
+std::vector<std::string> given_devices() { return words_of("GPUUMD_TEST_DEVICES"); }
 
 void System::SetUp() {
   std::string pattern = std::filesystem::temp_directory_path() / "gpuumd-test-XXXXXX";
@@ -49,6 +79,14 @@ std::string System::runtime_dir(unsigned node) const {
 
 void System::start(SystemOptions options) {
   options_ = std::move(options);
+  if (given_.empty())
+    ASSERT_NO_FATAL_FAILURE(start_model());
+  else if (const auto lacks = what_given_devices_lack(options_); !lacks.empty())
+    skip(lacks);
+  for (unsigned node = 0; node < options_.gpus; ++node) start_daemon(node);
+}
+
+void System::start_model() {
   const char* bar0 = std::getenv("GPUUMD_TEST_BAR0");
   if (bar0 != nullptr && !options_.model.contains("bar0")) options_.model["bar0"] = bar0;
   std::filesystem::create_directory(directory_ + "/sim");
@@ -61,14 +99,16 @@ void System::start(SystemOptions options) {
   model_ =
       std::make_unique<Process>(Process::start("gpusim", arguments, directory_ + "/gpusim.log"));
   ASSERT_TRUE(model_->line_with("ready")) << model_->log();
-  for (unsigned node = 0; node < options_.gpus; ++node) start_daemon(node);
+}
+
+std::string System::device_name(unsigned node) const {
+  return given_.empty() ? "vfio-user:" + directory_ + "/sim/gpu" + std::to_string(node) + ".sock"
+                        : given_.at(node);
 }
 
 void System::start_daemon(unsigned node) {
-  std::vector<std::string> arguments{
-      "--device",        "vfio-user:" + directory_ + "/sim/gpu" + std::to_string(node) + ".sock",
-      "--runtime-dir",   runtime_dir(node),
-      "--turn-limit-ms", kTurnLimitMs};
+  std::vector<std::string> arguments{"--device",        device_name(node), "--runtime-dir",
+                                     runtime_dir(node), "--turn-limit-ms", kTurnLimitMs};
   arguments.insert(arguments.end(), options_.daemon.begin(), options_.daemon.end());
   auto process = std::make_unique<Process>(
       Process::start("gpuumd", arguments, directory_ + "/gpuumd" + std::to_string(node) + ".log"));
@@ -117,6 +157,7 @@ void System::TearDown() {
 
 std::map<Mistake, std::string> System::mistakes() {
   std::map<Mistake, std::string> found;
+  if (!given_.empty()) return found;
   const auto answer = json::parse(control(R"({"command": "counters"})"));
   for (const json& gpu : answer.at("gpus"))
     for (const auto& [group, name, mistake] : kCounters) {
@@ -162,6 +203,7 @@ std::uint64_t System::number(unsigned node, std::uint32_t query,
 }
 
 std::string System::control(const std::string& command) {
+  if (!given_.empty()) skip("gives the model a command, and the given devices are another's");
   auto ctl =
       Process::start("gpusim", {"ctl", directory_ + "/sim", command}, directory_ + "/ctl.log");
   const auto line = ctl.line_with("");

@@ -1,5 +1,11 @@
 // A whole system in a temporary directory: gpusim, a gpuumd for each GPU, and clients in this
 // process.
+//
+// With GPUUMD_TEST_DEVICES, names of devices with a blank between them, these are used and no
+// gpusim is started: the pod that they belong to is somebody else's. Tests that make sense there
+// have a suite whose name begins with "Guest" (docs/testing.md "In the guest"). Those that ask for
+// more devices, or for an option of the model that GPUUMD_TEST_MODEL ("stall=queue vram=1G") does
+// not name, are skipped.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,6 +38,9 @@ enum class Mistake {
   kProtocol,    // a flush without the semaphore, a ring pointer that cannot be
 };
 
+// The names in GPUUMD_TEST_DEVICES; none when it is not set.
+std::vector<std::string> given_devices();
+
 // The fixture of every whole-system test. TearDown() ends everything in order, and fails the test
 // for a process that did not end well, for mistakes that the model counted and the test did not
 // announce, and for a daemon that a client's leavings stay in.
@@ -40,7 +49,8 @@ class System : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
 
-  // gpusim and its daemons; fails the test when anything does not come up.
+  // gpusim and its daemons; fails the test when anything does not come up. Skips it, by an
+  // exception, when the given devices are not what it asks for.
   void start(SystemOptions options = {});
   void start_daemon(unsigned node);
   // SIGKILL; TearDown() then expects nothing of it.
@@ -58,19 +68,23 @@ class System : public ::testing::Test {
   gpuumd::Device open(gpuumd::Client& client);
   // A field of the JSON of gpuumd_query() on a node, by path: {"work", "slices"}.
   std::uint64_t number(unsigned node, std::uint32_t query, const std::vector<std::string>& path);
-  // Runs a command of the model's control socket and gives the answer.
+  // Runs a command of the model's control socket and gives the answer. Not with given devices.
   std::string control(const std::string& command);
   // The test provokes it.
   void expect(Mistake mistake) { expected_.insert(mistake); }
-  // What the model counted so far, with the counters in words.
+  // What the model counted so far, with the counters in words; nothing with given devices, whose
+  // model is somebody else's to ask.
   std::map<Mistake, std::string> mistakes();
   // Fails the test for what was not announced; TearDown() does it.
   void check_mistakes();
 
  private:
+  void start_model();
+  std::string device_name(unsigned node) const;
   void report_long_turns() const;
 
   std::string directory_;
+  const std::vector<std::string> given_ = given_devices();
   std::unique_ptr<Process> model_;
   std::map<unsigned, std::unique_ptr<Process>> daemons_;
   SystemOptions options_;
