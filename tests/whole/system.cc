@@ -44,11 +44,16 @@ std::vector<std::string> words_of(const char* variable) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// Ends the test here. GoogleTest takes this exception for one that was reported.
+// Ends the test here, which has been skipped or has failed already: GoogleTest takes this exception
+// for one that was reported.
+[[noreturn]] void end_test() {
+  throw ::testing::AssertionException(
+      {::testing::TestPartResult::kSkip, __FILE__, __LINE__, "reported"});
+}
+
 [[noreturn]] void skip(const std::string& why) {
   [&] { GTEST_SKIP() << why; }();
-  throw ::testing::AssertionException(
-      {::testing::TestPartResult::kSkip, __FILE__, __LINE__, why.c_str()});
+  end_test();
 }
 
 // Why a test cannot run with the given devices; empty when it can.
@@ -80,10 +85,14 @@ std::string System::runtime_dir(unsigned node) const {
 void System::start(SystemOptions options) {
   options_ = std::move(options);
   if (given_.empty())
-    ASSERT_NO_FATAL_FAILURE(start_model());
+    start_model();
   else if (const auto lacks = what_given_devices_lack(options_); !lacks.empty())
     skip(lacks);
-  for (unsigned node = 0; node < options_.gpus; ++node) start_daemon(node);
+  if (HasFatalFailure()) end_test();
+  for (unsigned node = 0; node < options_.gpus; ++node) {
+    start_daemon(node);
+    if (HasFatalFailure()) end_test();
+  }
 }
 
 void System::start_model() {

@@ -1,0 +1,304 @@
+"""The boots and their checks. Each boot is one guest with one gpusim pod of two GPUs on this side."""
+import contextlib
+import json
+import re
+import shlex
+import time
+
+import outside
+from guest import MODEL_OPTIONS, Guest, Node, main_job
+from machine import Machine, Trouble, last_line, wait_until
+
+PROGRAMS = ["gpuumd", "gpuctl", "whole_test", "vfio_kernel_test", "demo_exporter", "demo_importer"]
+
+
+class Boot:
+    iommu = "intel"
+    edu = False
+    inside = [0, 1]  # GPUs of the pod that the guest has
+
+    def __init__(self, rig, name):
+        self.rig, self.name = rig, name
+        self.directory = rig.keep / name
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.model = self.machine = self.guest = None
+        self.backends = ["iommufd", "group"] if rig.iommufd else ["group"]
+
+    @classmethod
+    def left_out(cls, rig):
+        """Why this boot cannot be had with this kernel; None when it can."""
+        return None
+
+    def run(self):
+        failed = self.rig.report.failed
+        try:
+            with self.check("boots"):
+                self.model = outside.Model(self.rig.bin, self.directory, 2, **MODEL_OPTIONS)
+                self.machine = Machine(self.rig.qemu, self.rig.kernel, self.rig.initramfs, self.directory, self.iommu,
+                                       [self.model.socket(n) for n in self.inside], self.edu)
+                self.machine.boot()
+                self.guest = Guest(self.machine)
+            if self.guest:
+                self.checks()
+        finally:
+            if self.guest and self.rig.report.failed != failed:
+                self.machine.keep_logs()
+            if self.machine:
+                self.machine.end()
+            if self.model:
+                self.model.end()
+
+    @contextlib.contextmanager
+    def check(self, name, allowed=()):
+        """One check of this boot. The model must have counted no mistakes in it but of the allowed kinds."""
+        with self.rig.report.check(f"{self.name}: {name}"):
+            if self.guest and self.machine.process.poll() is not None:
+                raise Trouble(f"QEMU has ended: {self.machine.last_words()}")
+            before = self.model.mistakes() if self.model else {}
+            yield
+            if self.model and self.model.process.poll() is None:
+                for key, (count, kind) in self.model.mistakes().items():
+                    if kind not in allowed and count > before.get(key, (0,))[0]:
+                        raise Trouble(f"the model counted {count} {key[1]} of GPU {key[0]}: a {kind}")
+
+    def device(self, n, backend):
+        return f"pci:{self.guest.gpu(n)},backend={backend}"
+
+    def whole_system_tests(self, backend, tests, gpus=2, patience=300):
+        devices = " ".join(self.device(n, backend) for n in range(gpus))
+        model = " ".join(f"{name}={value}" for name, value in MODEL_OPTIONS.items())
+        code, text = self.guest.run(
+            f"GPUUMD_BIN=/gpuumd/bin GPUUMD_TEST_DEVICES={shlex.quote(devices)} GPUUMD_TEST_MODEL={shlex.quote(model)} "
+            f"timeout {patience} whole_test --gtest_filter={shlex.quote(tests)}", patience + 30)
+        (self.directory / f"whole-{backend}.log").write_text(text)
+        self.rig.report.googletest(f"{self.name}, {backend}", code, text)
+
+    def binds(self):
+        with self.check("vfio-pci takes the GPUs"):
+            self.guest.bind(*(self.guest.gpu(n) for n in self.inside))
+
+    def kernel_tests(self, device, address):
+        """vfio/ alone, through each backend (tests/vfio_kernel)."""
+        if not (self.rig.bin / "vfio_kernel_test").exists():
+            return
+        for backend in self.backends:
+            code, text = self.guest.run(
+                f"GPUUMD_TEST_VFIO={device}:pci:{address},backend={backend} timeout 120 vfio_kernel_test", 150)
+            (self.directory / f"vfio-{device}-{backend}.log").write_text(text)
+            self.rig.report.googletest(f"{self.name}, {device}, {backend}", code, text)
+
+    def comes_up(self, backend):
+        with self.check(f"gpuumd by {backend}: comes up, serves page faults, ends"):
+            pid = self.guest.daemon("up", self.device(0, backend))
+            self.guest.works("up")
+            self.guest.end_daemon("up", pid)
+
+    def checks(self):
+        raise NotImplementedError
+
+
+class Whole(Boot):
+    """vfio/ and the whole system behind the Intel IOMMU."""
+
+    edu = True
+
+    def checks(self):
+        guest = self.guest
+        with self.check("not bound: the daemon says so and how to bind"):
+            guest.refused(f"pci:{guest.gpu(0)}", "vfio-pci")
+        self.binds()
+        with self.check("edu: vfio-pci takes it"):
+            guest.bind(guest.EDU)
+        self.kernel_tests("edu", guest.EDU)
+        self.kernel_tests("gpusim", guest.gpu(0))
+        for backend in self.backends:
+            self.comes_up(backend)
+        self.whole_system_tests(self.backends[0], "Guest*:*/Guest*")
+        if len(self.backends) > 1:
+            self.whole_system_tests(self.backends[1], "GuestCopy.*:*/GuestFaults.*:GuestFabric.AnImport*:GuestRestart.Killed*")
+
+
+class OtherIommu(Boot):
+    """The same daemon behind another IOMMU."""
+
+    def checks(self):
+        self.binds()
+        for backend in self.backends:
+            self.comes_up(backend)
+        self.whole_system_tests(self.backends[0], "GuestCopy.*:GuestFabric.AnImport*:GuestFabric.UAL_2*")
+
+
+class Virtio(OtherIommu):
+    iommu = "virtio"
+
+
+class Amd(OtherIommu):
+    iommu = "amd"
+
+    @classmethod
+    def left_out(cls, rig):
+        return None if rig.iommufd else "Debian's cloud kernel has no AMD IOMMU"
+
+
+class NoIommu(Boot):
+    """No IOMMU: refused, unless the operator insists; then still no DMA that we choose the addresses of."""
+
+    iommu = "none"
+
+    def checks(self):
+        guest = self.guest
+        with self.check("without an IOMMU the daemon refuses, and says why"):
+            guest.run(f"echo 1 >/sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
+            guest.bind(guest.gpu(0))
+            guest.refused(f"pci:{guest.gpu(0)}", "IOMMU")
+        with self.check("with the override too: DMA needs an IOMMU"):
+            guest.refused(f"pci:{guest.gpu(0)},i-know-that-this-device-can-overwrite-all-memory", "IOMMU")
+
+
+class Pod(Boot):
+    """GPU 0 in the guest, GPU 1 with a daemon outside; then everything that can be taken away is."""
+
+    inside = [0]
+
+    def checks(self):
+        self.binds()
+        with self.check("main job: exported in the guest, imported outside, and the other way round"):
+            self.main_jobs()
+        with self.check("reset through sysfs, while nobody has the device"):
+            self.reset()
+        with self.check("a wrong IOVA: refused by the IOMMU, told by its kernel and by the daemon", ["bus error"]):
+            self.wrong_iova()
+        self.bad_input()
+        with self.check("unbound while the daemon has it"):
+            self.lost_by(lambda: self.guest.unbind(self.guest.gpu(0)))
+        with self.check("bound again: works again"):
+            self.guest.bind(self.guest.gpu(0))
+            self.serves()
+        with self.check("unplugged while the daemon has it (device_del)"):
+            self.unplugged()
+        with self.check("plugged in again: works again"):
+            self.plugged()
+        # The last: there is no model any more.
+        with self.check("the device's server killed"):
+            self.lost_by(self.kill_model)
+
+    def outside(self):
+        return outside.Node(self.rig.bin, self.directory, f"vfio-user:{self.model.socket(1)}")
+
+    def main_jobs(self):
+        nodes = []
+        try:
+            nodes.append(self.outside())
+            nodes.append(Node(self.guest, "pod", self.device(0, self.backends[0])))
+            main_job(nodes[1], nodes[0])
+            main_job(nodes[0], nodes[1])
+        finally:
+            for node in reversed(nodes):
+                node.end()
+
+    def serves(self):
+        pid = self.guest.daemon("serves", self.device(0, self.backends[0]))
+        self.guest.works("serves")
+        self.guest.end_daemon("serves", pid)
+
+    def resets(self):
+        return self.model.command("counters")["gpus"][0]["resets"]
+
+    def reset(self):
+        before = self.resets()
+        self.guest.must(f"echo 1 >/sys/bus/pci/devices/{self.guest.gpu(0)}/reset")
+        if self.resets() == before:
+            raise Trouble("the model saw no reset")
+        self.serves()
+
+    def wrong_iova(self):
+        pid = self.guest.daemon("stray", self.device(0, self.backends[0]))
+        for hub in ("gfxhub0", "gfxhub1"):
+            self.model.command(f"{hub}.wrong_iova", add=hex(1 << 36))
+        code, text = self.guest.run("gpuctl --runtime-dir /run/stray demo --mib 1", 120)
+        if code == 0:
+            raise Trouble("the copy was done all the same")
+        # "DMAR: [DMA Read NO_PASID] Request device [01:00.0] fault addr 0x..."
+        fault = self.guest.kernel_says(r"DMAR: .*Request device.*fault addr (?:0x)?([0-9a-f]+)")
+        iova = int(fault.group(1), 16)
+        wait_until("the daemon's line with the IOVA", lambda: self.guest.said("stray", f"(?i)0x0*{iova >> 12:x}"), 10)
+        self.guest.end_daemon("stray", pid)
+
+    def bad_input(self):
+        guest, address = self.guest, self.guest.gpu(0)
+        with self.check("no such PCI device, and a name that is none"):
+            guest.refused("pci:0000:77:00.0", "0000:77:00.0")
+            guest.refused("pci:seven", "seven")
+        with self.check("/dev/vfio without permission"):
+            guest.refused(f"pci:{address}", "/dev/", "[Pp]ermi", user="nobody")
+        with self.check("a second daemon for one device"):
+            pid = guest.daemon("first", self.device(0, self.backends[0]))
+            guest.refused(self.device(0, self.backends[0]), "in use|busy")
+            guest.end_daemon("first", pid)
+        with self.check("configuration space all ones"):
+            self.model.command("device.gone", gpu=0)
+            guest.refused(self.device(0, self.backends[0]))
+            self.model.command("device.gone", gpu=0, on=False)
+            self.serves()
+        with self.check("the device vanishes during bring-up, at any moment"):
+            self.vanishes()
+
+    def vanishes(self):
+        """Ten bring-ups, each with the device gone after another while."""
+        device, ended = self.device(0, self.backends[0]), 0
+        for tenth in range(10):
+            self.guest.must(f": >/tmp/vanish.log; (gpuumd --device {device} --runtime-dir /run/vanish --log-level off; "
+                            f"echo exit $?) >/tmp/vanish.log 2>&1 &")
+            time.sleep(0.15 * tenth)
+            self.model.command("device.gone", gpu=0)
+            self.guest.must("sleep 2; killall -TERM gpuumd 2>/dev/null; true")
+            code = self.guest.machine.wait_line("vanish", 1, "exit ", 60)
+            text = self.guest.log("vanish")
+            if code not in "01" or len([line for line in text.splitlines() if line]) > 3:
+                raise Trouble(f"gone after {0.15 * tenth:.2f} s it ended with {code}: {text!r}")
+            ended += code == "1"
+            self.model.command("device.gone", gpu=0, on=False)
+        if ended == 0:
+            raise Trouble("no bring-up of ten noticed")
+        self.serves()
+
+    def lost_by(self, take_away):
+        """A daemon with a client at work; the device is taken; the client is told, the daemon lets go and ends."""
+        guest = self.guest
+        pid = guest.daemon("loser", self.device(0, self.backends[0]))
+        guest.must("(while gpuctl --runtime-dir /run/loser --timeout 100 demo --mib 4; do echo round; done; "
+                   "echo exit) >/tmp/client.log 2>&1 &")
+        guest.machine.wait_line("client", 1, "round", 100)
+        take_away()
+        guest.machine.wait_line("client", 1, "exit", 60)
+        if not guest.said("client", "lost"):
+            raise Trouble(f"the client was told: {last_line(guest.log('client').replace('exit', ''))}")
+        code, text = guest.run("gpuctl --runtime-dir /run/loser status")
+        if code != 7:
+            raise Trouble(f"gpuctl status gives {code}, not 7 (lost): {last_line(text)}")
+        wait_until("the daemon to let go of VFIO's descriptors",
+                   lambda: not re.search("vfio|iommufd", guest.run(f"ls -l /proc/{pid}/fd")[1]), 20)
+        guest.end_daemon("loser", pid)
+
+    def unplugged(self):
+        address = self.guest.gpu(0)
+        self.lost_by(lambda: self.machine.qmp("device_del", id="gpu0"))
+        wait_until("the guest's kernel to take the device out", lambda: self.guest.removed(address), 30)
+        wait_until("QEMU to close its connection", lambda: not self.connected(), 30)
+
+    def connected(self):
+        return self.model.command("counters")["gpus"][0]["connected"]
+
+    def plugged(self):
+        self.machine.qmp("device_add", **json.loads(Machine.gpu_device(0, self.model.socket(0))))
+        wait_until("the guest's kernel to find the device", lambda: self.guest.run(
+            "ls -d /sys/bus/pci/devices/0000:00:10.0/0000:*")[0] == 0, 60)
+        self.guest.bind(self.guest.gpu(0))
+        self.serves()
+
+    def kill_model(self):
+        self.model.process.kill()
+        self.model.process.wait()
+
+
+BOOTS = {"intel": Whole, "pod": Pod, "virtio": Virtio, "amd": Amd, "no IOMMU": NoIommu}
