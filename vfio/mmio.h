@@ -6,11 +6,23 @@
 #include <cstdint>
 #include <span>
 
+#include "base/fence.h"
+
 namespace vfio {
 
 template <class Word>
 std::atomic_ref<Word> word_at(std::byte* at) {
   return std::atomic_ref<Word>(*reinterpret_cast<Word*>(at));
+}
+
+// Between stores to memory and the store to a doorbell that tells the device of them: also those
+// that x86 does not order by itself (write-combined, non-temporal).
+inline void order_before_doorbell() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#else
+  base::full_fence();
+#endif
 }
 
 // The widest naturally aligned access at `offset` that `left` bytes allow: 1, 2, 4 or 8.

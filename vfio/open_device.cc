@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "vfio/kernel/open_kernel.h"
 #include "vfio/pci_device.h"
 #include "vfio/user/user_device.h"
 
@@ -16,7 +17,8 @@ namespace vfio {
 namespace {
 
 constexpr std::string_view kUserPrefix = "vfio-user:";
-constexpr auto kPatience = std::chrono::seconds(1);  // with a busy server
+constexpr auto kPatience = std::chrono::seconds(1);        // with a busy server
+constexpr auto kKernelPatience = std::chrono::seconds(3);  // with a busy device
 
 base::Errc code_of_connect(int error) {
   switch (error) {
@@ -62,17 +64,27 @@ base::Result<std::unique_ptr<PciDevice>> connect_once(const std::string& name) {
   return std::unique_ptr<PciDevice>(std::move(*device));
 }
 
+base::Result<std::unique_ptr<PciDevice>> open_once(const std::string& name) {
+  const auto parsed = KernelName::parse(name);
+  if (!parsed) return std::unexpected(parsed.error());
+  auto device = open_kernel_device(name, *parsed);
+  if (!device) return std::unexpected(device.error());
+  return std::unique_ptr<PciDevice>(std::move(*device));
+}
+
 }  // namespace
 
 base::Result<std::unique_ptr<PciDevice>> open_device(const std::string& name) {
-  if (!name.starts_with(kUserPrefix))
+  const bool user = name.starts_with(kUserPrefix);
+  if (!user && !name.starts_with(KernelName::kPrefix))
     return base::fail(base::Errc::kInvalidArgument,
-                      "device name not of a known form (vfio-user:PATH)");
-  // The socket of a process that was killed lives on for some milliseconds in the kernel's
-  // io_uring, and the server serves it until then: who starts again at once is patient.
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+                      "device name not of a known form (vfio-user:PATH, pci:0000:03:00.0)");
+  // What a killed process had lives on for a moment: its socket in the kernel's io_uring, which the
+  // server serves until then; its VFIO descriptor until the device is reset and its memory
+  // unpinned. Who starts again at once is patient.
+  const auto deadline = std::chrono::steady_clock::now() + (user ? kPatience : kKernelPatience);
   while (true) {
-    auto device = connect_once(name);
+    auto device = user ? connect_once(name) : open_once(name);
     if (device || device.error().code != base::Errc::kBusy ||
         std::chrono::steady_clock::now() >= deadline)
       return device;

@@ -110,14 +110,16 @@ class PciDevice {
   // reach the memory any more.
   virtual base::Result<void> unmap_dma(base::Iova at, std::uint64_t size) = 0;
 
-  // Arms MSI-X vectors 0..count-1 and gives an eventfd for each, in order. kUnsupported when the
-  // device has fewer. The device holds its own duplicates until disarm or its end.
+  // Arms MSI-X vectors 0..count-1 (MSI where the device has no MSI-X) and gives an eventfd for
+  // each, in order. kUnsupported when the device has fewer. The device holds its own duplicates
+  // until disarm or its end.
   virtual base::Result<std::vector<base::UniqueFd>> arm_msix(unsigned count) = 0;
   // Switches off what arm_msix() or arm_intx() has switched on.
   virtual base::Result<void> disarm_msix() = 0;
   // The interrupt pin, where there is no MSI-X: an eventfd. The line is a level and may be shared:
   // after each signal it stays masked until unmask_intx(), which comes after the device's own cause
-  // is cleared. kUnsupported when there is no pin. Of MSI-X and INTx one is armed at a time: kBusy.
+  // is cleared; INTx Disable of the command register is the driver's to clear. kUnsupported when
+  // there is no pin. Of MSI-X and INTx one is armed at a time: kBusy.
   virtual base::Result<base::UniqueFd> arm_intx() = 0;
   virtual base::Result<void> unmask_intx() = 0;  // kInvalidArgument when it is not armed
 
@@ -141,9 +143,10 @@ class PciDevice {
   virtual void release() = 0;
 };
 
-// Opens the device that a name stands for: "vfio-user:PATH". kInvalidArgument for a name of no
-// known form (the text lists the forms), kNotFound when nothing is there, kBusy when it is in use,
-// for a second on end.
+// Opens the device that a name stands for: "vfio-user:PATH", or "pci:0000:03:00.0" and its options
+// (vfio/kernel/open_kernel.h) for a device behind the kernel's VFIO. kInvalidArgument for a name of
+// no known form (the text lists the forms), kNotFound when nothing is there, kBusy when it is in
+// use, for a second on end (the kernel's: three).
 // Errors do not repeat the name: who gave it says it.
 // The only place that chooses a backend. ("sim[:options]" is composed by the daemon's main, which
 // starts the model and hands over the socket with connect_vfio_user().)

@@ -44,12 +44,17 @@ class OpenDevice : public testing::Test {
 };
 
 TEST_F(OpenDevice, UnknownForms) {
-  for (const char* name : {"", "sim", "pci:0000:03:00.0", "vfio-user", "/run/x.sock"}) {
+  for (const char* name : {"", "sim", "0000:03:00.0", "vfio-user", "/run/x.sock"}) {
     const auto error = vfio::open_device(name).error();
     EXPECT_EQ(error.code, Errc::kInvalidArgument) << name;
     EXPECT_NE(error.step.find("vfio-user:PATH"), std::string::npos) << error.step;
     EXPECT_EQ(error.step.find('\n'), std::string::npos);
   }
+}
+
+TEST_F(OpenDevice, ADeviceOfTheKernelThatIsNotThere) {
+  EXPECT_EQ(vfio::open_device("pci:ffff:ff:1f.7").error().code, Errc::kNotFound);
+  EXPECT_EQ(vfio::open_device("pci:nonsense").error().code, Errc::kInvalidArgument);
 }
 
 TEST_F(OpenDevice, PathsThatCannotBe) {

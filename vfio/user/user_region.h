@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "vfio/capability_chain.h"
 #include "vfio/user/user_wire.h"
 
 namespace vfio {
@@ -15,7 +16,7 @@ struct Region {
   std::uint64_t size = 0;  // 0: the device does not have it
   bool mappable = false;   // readable, writeable and with a descriptor
   std::uint64_t file_offset = 0;
-  std::vector<wire::SparseArea> areas;  // what may be mapped: in order, whole pages, apart, inside
+  std::vector<SparseArea> areas;  // what may be mapped: in order, whole pages, apart, inside
 };
 
 // Bytes that the whole reply needs, when they are more than `payload` holds: ask again with so much

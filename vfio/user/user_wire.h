@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "vfio/capability_chain.h"
+
 namespace vfio::wire {
 
 enum class Command : std::uint16_t {
@@ -128,27 +130,11 @@ struct RegionInfo {
 };
 static_assert(sizeof(RegionInfo) == 32);
 
-struct CapabilityHeader {
-  std::uint16_t id;
-  std::uint16_t version;
-  std::uint32_t next;  // from the start of RegionInfo, 0 ends the chain
-};
-static_assert(sizeof(CapabilityHeader) == 8);
-
-inline constexpr std::uint16_t kCapabilitySparseMmap = 1;
-
-// Follows its CapabilityHeader; `area_count` areas follow it.
-struct SparseMmap {
-  std::uint32_t area_count;
-  std::uint32_t reserved;
-};
-static_assert(sizeof(SparseMmap) == 8);
-
-struct SparseArea {
-  std::uint64_t offset;  // in the region
-  std::uint64_t size;
-};
-static_assert(sizeof(SparseArea) == 16);
+// Capabilities follow, as the kernel's VFIO has them.
+using vfio::CapabilityHeader;
+using vfio::kCapabilitySparseMmap;
+using vfio::SparseArea;
+using vfio::SparseMmap;
 
 inline constexpr std::uint32_t kIntxIndex = 0;
 inline constexpr std::uint32_t kMsixIndex = 2;

@@ -1,0 +1,189 @@
+// Opening a device of the kernel's VFIO where it cannot be had, on a machine made of files: each
+// reason is one line that says what to do. What needs a kernel is tests/vfio_kernel's.
+#include "vfio/kernel/open_kernel.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace vfio_test {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Errc;
+using vfio::KernelBackend;
+using vfio::KernelName;
+
+constexpr const char* kGpu = "0000:03:00.0";
+
+TEST(KernelName, FormsThatAreKnown) {
+  const auto plain = KernelName::parse("pci:0000:03:00.0").value();
+  EXPECT_EQ(plain.address.text(), kGpu);
+  EXPECT_EQ(plain.backend, KernelBackend::kBest);
+  EXPECT_FALSE(plain.without_iommu);
+  EXPECT_EQ(KernelName::parse("pci:03:00.0,backend=iommufd").value().backend,
+            KernelBackend::kIommufd);
+  const auto all = KernelName::parse(
+                       "pci:10000:ff:1f.7,i-know-that-this-device-can-overwrite-all-memory,"
+                       "backend=group")
+                       .value();
+  EXPECT_EQ(all.address.text(), "10000:ff:1f.7");
+  EXPECT_EQ(all.backend, KernelBackend::kGroup);
+  EXPECT_TRUE(all.without_iommu);
+}
+
+TEST(KernelName, OthersAreRefusedWithTheForm) {
+  for (const char* name :
+       {"pci:", "pci:0000:03:00", "pci:0000:03:00.8", "pci:0000:03:20.0", "pci:0000:03:00.0x",
+        "pci:../../etc", "pci:0000:03:00.0,", "pci:0000:03:00.0,backend=", "0000:03:00.0",
+        "pci:0000:03:00.0,backend=iommufd,", "pci:0000:03:00.0,noiommu"}) {
+    const auto parsed = KernelName::parse(name);
+    ASSERT_FALSE(parsed) << name;
+    EXPECT_EQ(parsed.error().code, Errc::kInvalidArgument) << name;
+    EXPECT_NE(parsed.error().step.find("pci:0000:03:00.0[,backend=iommufd|group]"),
+              std::string::npos)
+        << parsed.error().step;
+    EXPECT_EQ(parsed.error().step.find("i-know"), std::string::npos) << "not advertised";
+  }
+}
+
+class OpenKernel : public testing::Test {
+ protected:
+  OpenKernel() {
+    std::string pattern = testing::TempDir() + "kernelXXXXXX";
+    root_ = ::mkdtemp(pattern.data());
+    options_.roots = vfio::sysfs::Roots::below(root_);
+    fs::create_directories(root_ + "/dev/vfio/devices");
+    add(kGpu, "vfio-pci");
+  }
+  ~OpenKernel() override { fs::remove_all(root_); }
+
+  void put(const std::string& below, const std::string& text) {
+    fs::create_directories(fs::path(root_ + below).parent_path());
+    std::ofstream(root_ + below) << text;
+  }
+  std::string directory(const std::string& address) { return "/sys/bus/pci/devices/" + address; }
+  void bind(const std::string& address, const std::string& driver) {
+    const fs::path link = root_ + directory(address) + "/driver";
+    fs::remove(link);
+    fs::create_directories(root_ + "/sys/bus/pci/drivers/" + driver);
+    if (!driver.empty()) fs::create_symlink(root_ + "/sys/bus/pci/drivers/" + driver, link);
+  }
+  void add(const std::string& address, const std::string& driver, const std::string& group = "7") {
+    put(directory(address) + "/vendor", "0x1002\n");
+    put(directory(address) + "/device", "0x75f0\n");
+    put(directory(address) + "/class", "0x120000\n");
+    put(directory(address) + "/reset_method", "flr bus\n");
+    bind(address, driver);
+    const std::string groups = root_ + "/sys/kernel/iommu_groups/" + group;
+    fs::create_directories(groups + "/devices");
+    fs::create_symlink(root_ + directory(address), groups + "/devices/" + address);
+    fs::create_symlink(groups, root_ + directory(address) + "/iommu_group");
+  }
+  base::Error fails(KernelName what) {
+    auto device = vfio::open_kernel_device("pci:" + what.address.text(), what, options_);
+    EXPECT_FALSE(device);
+    if (device) return {};
+    EXPECT_EQ(device.error().step.find('\n'), std::string::npos);
+    return device.error();
+  }
+  base::Error fails(const std::string& options = "") {
+    return fails(KernelName::parse("pci:" + std::string(kGpu) + options).value());
+  }
+  static void says(const base::Error& error, Errc code, std::initializer_list<const char*> parts) {
+    EXPECT_EQ(error.code, code) << error.message();
+    for (const char* part : parts)
+      EXPECT_NE(error.step.find(part), std::string::npos) << part << " in: " << error.step;
+  }
+
+  std::string root_;
+  vfio::KernelOptions options_;
+};
+
+TEST_F(OpenKernel, NoSuchDevice) {
+  says(fails(KernelName::parse("pci:0000:04:00.0").value()), Errc::kNotFound, {"0000:04:00.0"});
+}
+
+TEST_F(OpenKernel, NotBoundNamesTheDriverAndTheRemedy) {
+  bind(kGpu, "amdgpu");
+  says(fails(), Errc::kPermission, {"amdgpu", "gpuctl bind 0000:03:00.0"});
+  bind(kGpu, "");
+  says(fails(), Errc::kPermission, {"no driver", "gpuctl bind 0000:03:00.0"});
+}
+
+TEST_F(OpenKernel, NoIommu) {
+  fs::remove(root_ + directory(kGpu) + "/iommu_group");
+  says(fails(), Errc::kUnsupported, {"IOMMU", "gpuctl doctor"});
+}
+
+TEST_F(OpenKernel, NoIommuModeIsRefusedUnlessOneInsists) {
+  put("/sys/kernel/iommu_groups/7/name", "vfio-noiommu\n");
+  says(fails(), Errc::kUnsupported,
+       {"overwrite all memory", "i-know-that-this-device-can-overwrite-all-memory"});
+  const std::string insist = ",i-know-that-this-device-can-overwrite-all-memory";
+  says(fails(insist + ",backend=iommufd"), Errc::kUnsupported, {"backend=group"});
+  // As far as the nodes of that mode, then.
+  says(fails(insist), Errc::kNotFound, {"/dev/vfio/vfio"});
+}
+
+TEST_F(OpenKernel, AGroupThatIsNotViableNamesTheOthers) {
+  add("0000:03:00.1", "snd_hda_intel");
+  add("0000:03:00.2", "xhci_hcd");
+  add("0000:03:00.3", "vfio-pci");
+  const auto error = fails();
+  says(error, Errc::kPermission,
+       {"group 7", "0000:03:00.1 (snd_hda_intel)", "0000:03:00.2 (xhci_hcd)", "bind"});
+  EXPECT_EQ(error.step.find("0000:03:00.3"), std::string::npos) << error.step;
+}
+
+TEST_F(OpenKernel, FirmwareThatKeepsTheGroup) {
+  put("/sys/kernel/iommu_groups/7/reserved_regions",
+      "0x0000000000000000 0x0000000000ffffff direct\n");
+  says(fails(), Errc::kUnsupported, {"firmware"});
+}
+
+// Opening would reset it: by then it is too late.
+TEST_F(OpenKernel, APartThatWouldNotSurviveItsResetIsNotOpened) {
+  put(directory(kGpu) + "/device", "0x74a1\n");
+  says(fails(), Errc::kUnsupported, {"flr", "MI300X"});
+  put(directory(kGpu) + "/reset_method", "\n");
+  says(fails(), Errc::kNotFound, {"/dev/vfio/vfio"});
+}
+
+TEST_F(OpenKernel, WithoutNodesTheModulesAreNamed) {
+  says(fails(), Errc::kNotFound, {"/dev/vfio/vfio", "modprobe"});
+  says(fails(",backend=group"), Errc::kNotFound, {"/dev/vfio/vfio", "modprobe"});
+  says(fails(",backend=iommufd"), Errc::kUnsupported, {"backend=group"});
+  fs::create_directories(root_ + directory(kGpu) + "/vfio-dev/vfio3");
+  says(fails(",backend=iommufd"), Errc::kNotFound, {"/dev/iommu", "modprobe"});
+}
+
+TEST_F(OpenKernel, NodesThatAreNothingOfVfio) {
+  fs::create_directories(root_ + directory(kGpu) + "/vfio-dev/vfio3");
+  put("/dev/iommu", "");
+  put("/dev/vfio/devices/vfio3", "");
+  says(fails(), Errc::kSystem, {"VFIO_DEVICE_BIND_IOMMUFD"});
+  put("/dev/vfio/vfio", "");
+  says(fails(",backend=group"), Errc::kUnsupported, {"VFIO"});
+}
+
+TEST_F(OpenKernel, NodesThatMayNotBeOpened) {
+  put("/dev/vfio/vfio", "");
+  ::chmod((root_ + "/dev/vfio/vfio").c_str(), 0);
+  ::chmod(root_.c_str(), 0755);
+  const uid_t nobody = 65534;
+  const bool root = ::geteuid() == 0;  // who may open everything
+  ASSERT_EQ(root ? ::seteuid(nobody) : 0, 0);
+  const auto error = fails();
+  ASSERT_EQ(root ? ::seteuid(0) : 0, 0);
+  says(error, Errc::kPermission, {"/dev/vfio/vfio", "run as root"});
+}
+
+}  // namespace
+}  // namespace vfio_test

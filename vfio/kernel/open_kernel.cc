@@ -1,0 +1,166 @@
+#include "vfio/kernel/open_kernel.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "vfio/kernel/type1_space.h"
+#include "vfio/sysfs/function.h"
+#include "vfio/sysfs/reset_policy.h"
+
+namespace vfio {
+namespace {
+
+constexpr std::string_view kOverride = "i-know-that-this-device-can-overwrite-all-memory";
+
+std::unexpected<base::Error> bad_name(const std::string& what) {
+  return base::fail(base::Errc::kInvalidArgument, what + " (" + std::string(KernelName::kPrefix) +
+                                                      "0000:03:00.0[,backend=iommufd|group])");
+}
+
+struct Opened {
+  base::UniqueFd device;
+  std::unique_ptr<DmaSpace> space;
+};
+
+// A function that may be opened, and what is known of it.
+struct Target {
+  sysfs::Function function;
+  sysfs::Group group;
+  base::Result<void> may_reset;
+};
+
+base::Result<void> check_driver(const sysfs::Function& function) {
+  if (sysfs::is_vfio_driver(function.driver)) return {};
+  const std::string address = function.address.text();
+  return base::fail(base::Errc::kPermission,
+                    (function.driver.empty() ? "no driver has it" : function.driver + " has it") +
+                        ": it must be bound to vfio-pci (gpuctl bind " + address + ")");
+}
+
+base::Result<sysfs::Group> check_group(const sysfs::Roots& roots, const sysfs::Function& function,
+                                       bool without_iommu) {
+  if (!function.iommu_group)
+    return base::fail(base::Errc::kUnsupported,
+                      "no IOMMU holds it: switch the IOMMU on (firmware: VT-d, AMD-Vi; kernel: "
+                      "intel_iommu=on), and see gpuctl doctor");
+  auto group = sysfs::read_group(roots, *function.iommu_group);
+  if (!group) return group;
+  if (group->no_iommu && !without_iommu)
+    return base::fail(base::Errc::kUnsupported,
+                      "no IOMMU holds it (VFIO's no-IOMMU mode): it could overwrite all memory; "
+                      "switch the IOMMU on, or append ," +
+                          std::string(kOverride) + " for registers and interrupts alone");
+  if (const auto obstacle = sysfs::group_obstacle(*group); !obstacle.empty())
+    return base::fail(group->firmware_mapped ? base::Errc::kUnsupported : base::Errc::kPermission,
+                      obstacle);
+  return group;
+}
+
+// What may be asked of the kernel, by what it would do. The kernel resets a device by itself when
+// it is opened and when it is closed: a part that would not survive that is not opened at all.
+base::Result<base::Result<void>> check_resets(const sysfs::Roots& roots,
+                                              const sysfs::Function& function) {
+  const auto* const quirk = sysfs::reset_quirk(function.vendor, function.device);
+  const auto methods = sysfs::read_reset_methods(roots, function.address);
+  // Kernels before 5.15 do not say what they would do.
+  if (!methods && methods.error().code == base::Errc::kNotFound && quirk == nullptr)
+    return base::Result<void>();
+  if (!methods) return base::fail_within("reset methods", methods.error());
+  auto may = sysfs::check_reset(function.vendor, function.device, *methods);
+  for (const auto& method : *methods)
+    if (quirk != nullptr && sysfs::is_forbidden(method)) return std::unexpected(may.error());
+  return may;
+}
+
+base::Result<Target> look(const KernelName& what, const sysfs::Roots& roots) {
+  auto function = sysfs::read_function(roots, what.address);
+  if (!function) return std::unexpected(function.error());
+  if (auto ok = check_driver(*function); !ok) return std::unexpected(ok.error());
+  auto group = check_group(roots, *function, what.without_iommu);
+  if (!group) return std::unexpected(group.error());
+  auto may_reset = check_resets(roots, *function);
+  if (!may_reset) return std::unexpected(may_reset.error());
+  return Target{std::move(*function), std::move(*group), std::move(*may_reset)};
+}
+
+base::Result<Opened> open_by_iommufd(const Target& target, const KernelOptions& options) {
+  if (target.group.no_iommu)
+    return base::fail(base::Errc::kUnsupported,
+                      "backend=iommufd without an IOMMU: backend=group alone has that mode");
+  if (target.function.vfio_device.empty())
+    return base::fail(base::Errc::kUnsupported,
+                      "the kernel gives it no device node for iommufd (Linux 6.6, "
+                      "CONFIG_VFIO_DEVICE_CDEV): take backend=group");
+  const std::string& dev = options.roots.dev;
+  auto opened = IommufdSpace::open(
+      dev + "/iommu", dev + "/vfio/devices/" + target.function.vfio_device, options.map_by);
+  if (!opened) return std::unexpected(opened.error());
+  return Opened{std::move(opened->device), std::move(opened->space)};
+}
+
+base::Result<Opened> open_by_group(const Target& target, const KernelOptions& options) {
+  const std::string& dev = options.roots.dev;
+  const auto kind = target.group.no_iommu ? GroupKind::kNoIommu : GroupKind::kIommu;
+  auto opened = Type1Space::open(dev + "/vfio/vfio", dev + "/" + target.group.dev_node(),
+                                 target.function.address.text(), kind);
+  if (!opened) return std::unexpected(opened.error());
+  return Opened{std::move(opened->device), std::move(opened->space)};
+}
+
+// Whether iommufd is not to be had here, as opposed to the device not being to be had.
+bool lacks_iommufd(const base::Error& error) {
+  return error.code == base::Errc::kUnsupported || error.code == base::Errc::kNotFound ||
+         error.code == base::Errc::kPermission;
+}
+
+base::Result<Opened> open_best(const Target& target, const KernelOptions& options) {
+  auto opened = open_by_iommufd(target, options);
+  if (opened || !lacks_iommufd(opened.error())) return opened;
+  auto by_group = open_by_group(target, options);
+  // Neither is there: the better one is what should be.
+  if (!by_group && by_group.error().code == base::Errc::kNotFound &&
+      opened.error().code == base::Errc::kPermission)
+    return opened;
+  return by_group;
+}
+
+}  // namespace
+
+base::Result<KernelName> KernelName::parse(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return bad_name("no name of a PCI device");
+  name.remove_prefix(kPrefix.size());
+  const auto first = name.find(',');
+  auto address = sysfs::PciAddress::parse(name.substr(0, first));
+  if (!address) return bad_name(address.error().step);
+  KernelName parsed;
+  parsed.address = *address;
+  while (name.find(',') != std::string_view::npos) {
+    name.remove_prefix(name.find(',') + 1);
+    const auto option = name.substr(0, name.find(','));
+    if (option == "backend=iommufd")
+      parsed.backend = KernelBackend::kIommufd;
+    else if (option == "backend=group")
+      parsed.backend = KernelBackend::kGroup;
+    else if (option == kOverride)
+      parsed.without_iommu = true;
+    else
+      return bad_name("option \"" + std::string(option) + "\" is not known");
+  }
+  return parsed;
+}
+
+base::Result<std::unique_ptr<KernelDevice>> open_kernel_device(std::string name,
+                                                               const KernelName& what,
+                                                               const KernelOptions& options) {
+  auto target = look(what, options.roots);
+  if (!target) return std::unexpected(target.error());
+  auto opened = what.backend == KernelBackend::kIommufd ? open_by_iommufd(*target, options)
+                : what.backend == KernelBackend::kGroup ? open_by_group(*target, options)
+                                                        : open_best(*target, options);
+  if (!opened) return std::unexpected(opened.error());
+  return KernelDevice::create(std::move(name), std::move(opened->device), std::move(opened->space),
+                              std::move(target->may_reset));
+}
+
+}  // namespace vfio

@@ -1,0 +1,36 @@
+#include "vfio/kernel/open_node.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+namespace vfio {
+
+base::Result<base::UniqueFd> open_node(const std::string& path) {
+  base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (fd) return fd;
+  const int error = errno;
+  switch (error) {
+    case ENOENT:
+    case ENODEV:
+    case ENXIO:
+    case ENOTDIR:
+      return base::fail(base::Errc::kNotFound,
+                        path + " is not there: load the modules (modprobe vfio-pci iommufd)",
+                        error);
+    case EACCES:
+    case EPERM:
+      return base::fail(base::Errc::kPermission,
+                        path +
+                            " may not be opened by this user: run as root, or give the node to "
+                            "the user (docs/vfio.md)",
+                        error);
+    case EBUSY:
+      return base::fail(base::Errc::kBusy,
+                        path + " is open in another process (gpuctl devices says which)", error);
+    default:
+      return base::fail(base::Errc::kSystem, "open " + path, error);
+  }
+}
+
+}  // namespace vfio
