@@ -24,6 +24,7 @@ struct Part {
   std::string class_code = "0x120000";
   std::string driver = "";
   int group = 7;  // -1: none
+  bool behind_bridge = false;
 };
 
 class FakeMachine {
@@ -75,6 +76,10 @@ class FakeMachine {
 
   void add(const Part& part) const {
     const auto dir = dir_of(part.address);
+    if (part.behind_bridge) {  // its real folder is inside that of the bridge
+      fs::create_directories(root_ + dir_of("0000:00:01.0") + "/" + part.address);
+      link(dir, dir_of("0000:00:01.0") + "/" + part.address);
+    }
     put(dir + "/vendor", part.vendor + "\n");
     put(dir + "/device", part.device + "\n");
     put(dir + "/class", part.class_code + "\n");
