@@ -24,6 +24,14 @@ TEST(GpuctlArguments, WrongUsageIsNamedInOneLine) {
       {{"demo", "--mib", "0"}, "--mib"},
       {{"demo", "--mib", "999999"}, "--mib"},
       {{"list", "--mib", "1"}, "--mib"},
+      {{"list", "--sysroot", "/"}, "--sysroot"},
+      {{"bind"}, "devices"},
+      {{"unbind", "--yes"}, "devices"},
+      {{"bind", "gpu0"}, "gpu0"},
+      {{"bind", "0000:03:00.9"}, "0000:03:00.9"},
+      {{"unbind", "0000:03:00.0", "--any"}, "--any"},
+      {{"devices", "--device", "x"}, "x"},
+      {{"doctor", "--yes"}, "--yes"},
   };
   for (const auto& [arguments, named] : kCases) {
     const auto ran = gpuctl(arguments);
@@ -36,8 +44,8 @@ TEST(GpuctlArguments, WrongUsageIsNamedInOneLine) {
 TEST(GpuctlArguments, HelpIsNoError) {
   const auto ran = gpuctl({"--help"});
   EXPECT_EQ(ran.code, gpuctl::kOk);
-  for (const auto* verb :
-       {"list", "status", "clients", "exports", "imports", "peers", "faults", "demo"})
+  for (const auto* verb : {"list", "status", "clients", "exports", "imports", "peers", "faults",
+                           "demo", "devices", "bind", "unbind", "doctor"})
     EXPECT_NE(ran.out.find(verb), std::string::npos) << verb;
 }
 

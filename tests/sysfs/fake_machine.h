@@ -38,6 +38,7 @@ class FakeMachine {
     put("/sys/bus/pci/drivers_probe", "");
     put("/proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n");
     fs::create_directories(root_ + "/dev/vfio");
+    fs::create_directories(root_ + "/sys/bus/pci/devices");
   }
   ~FakeMachine() {
     std::error_code ignored;

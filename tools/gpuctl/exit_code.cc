@@ -21,4 +21,23 @@ ExitCode exit_code(gpuumd_status status) {
   }
 }
 
+ExitCode exit_code(base::Errc code) {
+  switch (code) {
+    case base::Errc::kInvalidArgument:
+      return kUsage;
+    case base::Errc::kTimeout:
+      return kTimeout;
+    case base::Errc::kNotFound:
+      return kNotFound;
+    case base::Errc::kPermission:
+      return kPermission;
+    case base::Errc::kDeviceLost:
+      return kDeviceLost;
+    case base::Errc::kBusy:
+      return kBusy;
+    default:
+      return kFailed;
+  }
+}
+
 }  // namespace gpuctl

@@ -1,6 +1,7 @@
 // What a shell learns from gpuctl (docs/gpuctl.md "Exit codes").
 #pragma once
 
+#include "base/result.h"
 #include "gpuumd/gpuumd.h"
 
 namespace gpuctl {
@@ -14,8 +15,10 @@ enum ExitCode : int {
   kNotFound = 5,  // no such device
   kPermission = 6,
   kDeviceLost = 7,
+  kBusy = 8,  // bind, unbind: somebody uses the device, or its group is shared
 };
 
 ExitCode exit_code(gpuumd_status status);
+ExitCode exit_code(base::Errc code);
 
 }  // namespace gpuctl

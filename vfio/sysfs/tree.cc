@@ -20,7 +20,7 @@ bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 Roots Roots::below(const std::string& directory) {
   if (directory.empty()) return {};
-  return {directory + "/sys", directory + "/dev", directory + "/proc", directory + "/etc"};
+  return {directory + "/sys", directory + "/dev", directory + "/proc"};
 }
 
 base::Error system_error(const std::string& what, int error) {

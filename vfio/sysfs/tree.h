@@ -20,9 +20,8 @@ struct Roots {
   std::string sys = "/sys";
   std::string dev = "/dev";
   std::string proc = "/proc";
-  std::string etc = "/etc";
 
-  // directory/sys, directory/dev, directory/proc, directory/etc; empty: those of this machine.
+  // directory/sys, directory/dev, directory/proc; empty: those of this machine.
   static Roots below(const std::string& directory);
   std::string pci_devices() const { return sys + "/bus/pci/devices"; }
   std::string pci_drivers() const { return sys + "/bus/pci/drivers"; }
