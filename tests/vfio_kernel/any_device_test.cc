@@ -1,8 +1,10 @@
 // What holds of every device: opening, configuration space, DMA mappings, letting go.
 #include <linux/capability.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <atomic>
@@ -294,6 +296,30 @@ TEST_P(AnyDevice, LettingGoLeavesAllOnesAndTheDeviceFree) {
   bar->reset();
 }
 
+// A child, one that hangs in the kernel perhaps, must not keep the device by what it inherited.
+TEST_P(AnyDevice, AChildDoesNotKeepTheBars) {
+  open();
+  auto bar = device_->open_bar(BarIndex::k0);
+  ASSERT_TRUE(bar) << bar.error().message();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close_range(3, ~0u, 0);
+    for (;;) ::pause();
+  }
+  device_->release();
+  // Until the child has closed what it inherited.
+  auto next = try_open(GetParam());
+  for (int i = 0; i < 100 && !next && next.error().code == Errc::kBusy; ++i) {
+    ::usleep(10'000);
+    next = try_open(GetParam());
+  }
+  EXPECT_TRUE(next) << next.error().message();
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  bar->reset();
+}
+
 // An unbind waits until the device is let go of, and says so by the request interrupt.
 TEST_P(AnyDevice, AnUnbindAsksAndGetsTheDevice) {
   open();
@@ -319,6 +345,43 @@ TEST_P(AnyDevice, AnUnbindAsksAndGetsTheDevice) {
   device_.reset();
   ASSERT_TRUE(put("/sys/bus/pci/drivers_probe", address_));
   open();
+}
+
+// A device that no IOMMU holds, in VFIO's mode for that.
+class NoIommu : public KernelVfio {
+ protected:
+  void SetUp() override {
+    address_ = address_under_test();
+    if (address_.empty()) GTEST_SKIP() << "GPUUMD_TEST_PCI names no device";
+    if (has_iommu()) GTEST_SKIP() << "an IOMMU holds the device";
+    descriptors_ = open_descriptors();
+  }
+};
+
+TEST_F(NoIommu, IsRefusedUnlessOneInsistsAndThenMapsNothing) {
+  const auto refused = try_open(Way::kGroup);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kUnsupported);
+  EXPECT_NE(refused.error().step.find("i-know-that-this-device-can-overwrite-all-memory"),
+            std::string::npos);
+  EXPECT_EQ(try_open(Way::kIommufd, true).error().code, Errc::kUnsupported);
+
+  auto device = try_open(Way::kGroup, true);
+  ASSERT_TRUE(device) << device.error().message();
+  device_ = std::move(*device);
+  EXPECT_EQ(device_->identity().vendor, device_->read_config(0, 2).value());
+  EXPECT_TRUE(device_->iova_limits().usable.empty());
+  const auto memory = memory_of(kPageSize);
+  const auto mapped = device_->map_dma(memory.get(), 0, kPageSize, Iova(0), Rights::kRead);
+  EXPECT_EQ(mapped.error().code, Errc::kUnsupported);
+  EXPECT_NE(mapped.error().step.find("without an IOMMU"), std::string::npos);
+  EXPECT_EQ(device_->unmap_dma(Iova(0), kPageSize).error().code, Errc::kNotFound);
+  auto bar = device_->open_bar(BarIndex::k0);
+  ASSERT_TRUE(bar) << bar.error().message();
+  (void)(*bar)->read32(0);
+  EXPECT_FALSE(device_->lost());
+  EXPECT_TRUE(device_->arm_msix(1));
+  EXPECT_TRUE(device_->disarm_msix());
 }
 
 TEST_F(KernelVfio, NoSuchDevice) {

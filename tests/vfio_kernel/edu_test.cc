@@ -20,7 +20,7 @@ class Edu : public EachWay {
  protected:
   void SetUp() override {
     EachWay::SetUp();
-    if (!address_.empty() && !is("0x1234", "0x11e8")) GTEST_SKIP() << "the device is no edu";
+    if (!IsSkipped() && !is("0x1234", "0x11e8")) GTEST_SKIP() << "the device is no edu";
   }
   void TearDown() override {
     bar_.reset();

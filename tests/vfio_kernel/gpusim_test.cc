@@ -13,7 +13,7 @@ class Gpusim : public EachWay {
  protected:
   void SetUp() override {
     EachWay::SetUp();
-    if (!address_.empty() && !is("0x1002")) GTEST_SKIP() << "the device is no gpusim";
+    if (!IsSkipped() && !is("0x1002")) GTEST_SKIP() << "the device is no gpusim";
   }
 };
 GPUUMD_EACH_WAY(Gpusim);

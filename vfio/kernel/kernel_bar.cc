@@ -31,6 +31,9 @@ base::Result<void> KernelBar::map() {
                                       PROT_READ | PROT_WRITE);
     if (!mapping && mapping.error().sys == EINVAL) continue;
     if (!mapping) return std::unexpected(mapping.error());
+    // A child would hold the device open by it for as long as it lives.
+    if (::madvise(mapping->data(), mapping->size(), MADV_DONTFORK) != 0)
+      return base::fail(base::Errc::kSystem, "madvise(MADV_DONTFORK)", errno);
     areas.push_back({area.offset, area.size, mapping->data()});
     mappings.push_back(std::move(*mapping));
   }
