@@ -6,6 +6,7 @@ import shlex
 import time
 
 import outside
+from binding import Binding
 from guest import MODEL_OPTIONS, Guest, Node, main_job
 from machine import Machine, Trouble, last_line, wait_until
 
@@ -106,6 +107,7 @@ class Whole(Boot):
         guest = self.guest
         with self.check("not bound: the daemon says so and how to bind"):
             guest.refused(f"pci:{guest.gpu(0)}", "vfio-pci")
+        Binding(self).checks()
         self.binds()
         with self.check("edu: vfio-pci takes it"):
             guest.bind(guest.EDU)
@@ -147,6 +149,7 @@ class NoIommu(Boot):
 
     def checks(self):
         guest = self.guest
+        Binding(self).without_iommu()
         with self.check("without an IOMMU the daemon refuses, and says why"):
             guest.run(f"echo 1 >/sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
             guest.bind(guest.gpu(0))
