@@ -33,6 +33,18 @@ class GpuctlMachine : public ::testing::Test {
     arguments.insert(arguments.end(), {"--sysroot", made_->root()});
     return gpuctl(arguments);
   }
+  // File permissions hold for it, whoever runs the tests.
+  gpuctl_test::Ran run_unprivileged(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--sysroot", made_->root()});
+    const auto [program, all] = whole::Process::unprivileged("gpuctl", arguments);
+    const gpuctl_test::TempDir logs;
+    auto process = whole::Process::start(program, all, logs.path() + "/error");
+    gpuctl_test::Ran ran;
+    while (auto line = process.line_with("")) ran.out += *line + "\n";
+    ran.code = process.wait().value_or(-1);
+    ran.error = process.log();
+    return ran;
+  }
   // What a command gives with --json, checked against a part of the schema.
   json document(std::vector<std::string> arguments, const std::string& schema, int code = 0) const {
     arguments.emplace_back("--json");
@@ -180,16 +192,25 @@ TEST_F(GpuctlMachine, WithoutTheRightNothingIsDone) {
   made_->add({.address = kGpu, .driver = "amdgpu"});
   std::filesystem::permissions(made_->path(FakeMachine::dir_of(kGpu) + "/driver_override"),
                                std::filesystem::perms::owner_read);
-  const auto [program, arguments] =
-      whole::Process::unprivileged("gpuctl", {"bind", "--yes", kGpu, "--sysroot", made_->root()});
-  const gpuctl_test::TempDir logs;
-  auto process = whole::Process::start(program, arguments, logs.path() + "/error");
-  while (process.line_with("")) {
-  }
-  EXPECT_EQ(process.wait(), gpuctl::kPermission) << process.log();
-  EXPECT_THAT(process.log(), HasSubstr("driver_override"));
-  EXPECT_THAT(process.log(), HasSubstr("run it as root"));
+  const auto ran = run_unprivileged({"bind", "--yes", kGpu});
+  EXPECT_EQ(ran.code, gpuctl::kPermission) << ran.error;
+  EXPECT_THAT(ran.error, HasSubstr("driver_override"));
+  EXPECT_THAT(ran.error, HasSubstr("run it as root"));
   EXPECT_EQ(driver(), "amdgpu");
+}
+
+TEST_F(GpuctlMachine, WhatThisUserMayNotSeeOrOpenIsSaid) {
+  made_->add({.address = kGpu, .driver = "vfio-pci"});
+  made_->add_process(71, "hidden", "/dev/vfio/7");
+  for (const auto* path : {"/proc/71/fd", "/dev/vfio/7"})
+    std::filesystem::permissions(made_->path(path), std::filesystem::perms::none);
+  const auto devices = run_unprivileged({"devices"});
+  EXPECT_EQ(devices.code, gpuctl::kOk) << devices.error;
+  EXPECT_THAT(devices.out, HasSubstr("processes it may not look into: 1"));
+  EXPECT_THAT(devices.out, HasSubstr("this user may not open " + made_->path("/dev/vfio/7")));
+  const auto doctor = run_unprivileged({"doctor"});
+  EXPECT_THAT(doctor.out, HasSubstr("may not open " + made_->path("/dev/vfio/7")));
+  std::filesystem::permissions(made_->path("/proc/71/fd"), std::filesystem::perms::owner_all);
 }
 
 TEST_F(GpuctlMachine, DoctorFindsNothingOnAHealthyMachine) {

@@ -45,8 +45,8 @@ std::string companions(const json& device) {
 std::string hidden_text(const json& document) {
   const auto hidden = document["hidden_processes"].get<std::uint64_t>();
   if (hidden == 0) return {};
-  return std::to_string(hidden) +
-         " processes could not be looked into, and may hold a device: run it as root\n";
+  return "processes it may not look into: " + std::to_string(hidden) +
+         "; one of them may hold a device (root sees all)\n";
 }
 
 std::string render_devices(const json& document) {
