@@ -1,5 +1,6 @@
 """What boots do in a guest: devices, bindings, daemons."""
 import re
+import shlex
 
 from machine import Trouble, last_line, wait_until
 
@@ -54,8 +55,10 @@ class Guest:
 
     def refused(self, device, *words, user=None, patience=60):
         """gpuumd on this device ends with an error, in one line with all the words, in time."""
-        as_user = f"setuidgid {user} " if user else ""
-        code, text = self.run(f"{as_user}gpuumd --device {device} --runtime-dir /tmp/refused-{user} --log-level off", patience)
+        command = f"gpuumd --device {device} --runtime-dir /tmp/refused-{user} --log-level off"
+        if user:
+            command = f"su -s /bin/sh {user} -c {shlex.quote(command)}"
+        code, text = self.run(command, patience)
         lines = [line for line in text.splitlines() if line]
         if code == 0:
             raise Trouble("it started")

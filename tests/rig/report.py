@@ -37,8 +37,10 @@ class Report:
 
     def googletest(self, name, code, text):
         """The tests of a GoogleTest program, a check each; and one more if it did not come to its end."""
+        seen = 0
         for state, test, ms in re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)", text, re.M):
             why = ""
+            seen += 1
             if state == "OK":
                 self.passed += 1
             else:
@@ -50,7 +52,8 @@ class Report:
                 else:
                     self.skipped += 1
             self.line({"OK": "ok", "FAILED": "FAIL", "SKIPPED": "skip"}[state], f"{name}: {test}", int(ms) / 1000, why)
-        if not re.search(r"^\[  PASSED  \]|^ *\d+ FAILED TESTS?", text, re.M):
+        end = re.search(r"^\[==========\] (\d+) tests? from \d+ test suites? ran", text, re.M)
+        if not end or int(end.group(1)) != seen or seen == 0:
             self.failed += 1
             lines = text.strip().splitlines()
             self.line("FAIL", f"{name}: to its end", 0, f"exit code {code}, after: {lines[-1] if lines else 'nothing'}")

@@ -1,5 +1,7 @@
 // With QEMU's own teaching device: registers, an engine that does DMA, MSI and a pin, none of them
 // ours. Its registers are in QEMU's docs/specs/edu.
+#include <fcntl.h>
+
 #include <cstring>
 
 #include "kernel_fixture.h"
@@ -130,6 +132,23 @@ TEST_P(Edu, DmaGoesWhereItIsMappedAndNowhereElse) {
   dma(kBuffer, kAt, kDmaToMemory);
   EXPECT_EQ(bytes.data()[3 * kPageSize + 1], std::byte{8});
   EXPECT_EQ(page[1], std::byte{0x5a});
+}
+
+// As the daemon makes its host memory: there, and never touched by a processor.
+TEST_P(Edu, WhatTheDeviceWritesFirstIsKept) {
+  start();
+  arm();
+  const auto pattern = base::make_memfd("pattern", kPageSize).value();
+  const auto memory = base::make_memfd("memory", kPageSize).value();
+  ASSERT_EQ(::fallocate(memory.get(), 0, 0, kPageSize), 0);
+  const auto from = base::Mapping::map(pattern.get(), 0, kPageSize, PROT_READ | PROT_WRITE).value();
+  std::memset(from.data(), 0x3c, kBytes);
+  ASSERT_TRUE(device_->map_dma(pattern.get(), 0, kPageSize, Iova(0x8000000), Rights::kRead));
+  ASSERT_TRUE(device_->map_dma(memory.get(), 0, kPageSize, Iova(0x9000000), Rights::kReadWrite));
+  dma(0x8000000, kBuffer, 0);
+  dma(kBuffer, 0x9000000, kDmaToMemory);
+  const auto bytes = base::Mapping::map(memory.get(), 0, kPageSize, PROT_READ).value();
+  for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(bytes.data()[i], std::byte{0x3c}) << i;
 }
 
 TEST_P(Edu, MemoryThatTheDeviceMayOnlyReadIsNotWritten) {

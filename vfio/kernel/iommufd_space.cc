@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/iommufd.h>
 #include <linux/vfio.h>
+#include <sys/mman.h>
 
 #include <bit>
 #include <cerrno>
@@ -107,7 +108,14 @@ base::Result<void> IommufdSpace::kernel_map(int fd, std::uint64_t offset, std::u
   const std::uint32_t flags = IOMMU_IOAS_MAP_FIXED_IOVA |
                               (may(rights, Rights::kRead) ? IOMMU_IOAS_MAP_READABLE : 0) |
                               (may(rights, Rights::kWrite) ? IOMMU_IOAS_MAP_WRITEABLE : 0);
+  const auto memory = AddressOf::range(fd, offset, size, rights);
+  if (!memory) return std::unexpected(memory.error());
   if (by_file_.load(std::memory_order_relaxed)) {
+    // By file the kernel pins pages as they are. One that fallocate() made and nobody has touched
+    // is not cleared yet: the device would see what others left there, and the processor's first
+    // access would clear what the device wrote.
+    if (::madvise(reinterpret_cast<void*>(memory->value()), size, MADV_POPULATE_READ) != 0)
+      return std::unexpected(map_error(errno, size));
     iommu_ioas_map_file request{};
     request.size = sizeof(request);
     request.flags = flags;
@@ -121,8 +129,6 @@ base::Result<void> IommufdSpace::kernel_map(int fd, std::uint64_t offset, std::u
     if (done != -ENOTTY && done != -EOPNOTSUPP) return std::unexpected(map_error(-done, size));
     by_file_.store(false, std::memory_order_relaxed);  // a kernel before 6.13
   }
-  const auto memory = AddressOf::range(fd, offset, size, rights);
-  if (!memory) return std::unexpected(memory.error());
   iommu_ioas_map request{};
   request.size = sizeof(request);
   request.flags = flags;
