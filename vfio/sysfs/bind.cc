@@ -46,6 +46,9 @@ class Work {
     for (const auto& step : device.steps) {
       auto done = write_guarded(step.path, step.value, left_until(deadline_));
       if (!done) return base::fail_within(device.address.text() + ": " + step.what, done.error());
+      // What follows is of the new driver, which sets the device up in its own way first.
+      if (step.path == roots_.sys + "/bus/pci/drivers_probe")
+        if (auto there = arrived(device); !there) return there;
     }
     return {};
   }
