@@ -15,7 +15,7 @@ namespace {
 // so its own slot is at rest.
 struct Slot {
   std::atomic<std::uint32_t> version = 0;
-  std::atomic<std::uintptr_t> at = 0;
+  std::atomic<std::byte*> at = nullptr;
   std::atomic<std::uint64_t> size = 0;  // 0: free
   std::atomic<const AllOnes*> ones = nullptr;
   std::atomic<Loss*> loss = nullptr;
@@ -29,7 +29,7 @@ std::atomic<std::size_t> slots_used = 0;  // no slot from here on was ever taken
 std::mutex slots_mutex;
 struct sigaction previous;  // written before the handler can run
 
-void set(Slot& slot, std::uintptr_t at, std::uint64_t size, const AllOnes* ones, Loss* loss,
+void set(Slot& slot, std::byte* at, std::uint64_t size, const AllOnes* ones, Loss* loss,
          unsigned bar) {
   slot.version.fetch_add(1, std::memory_order_acq_rel);
   slot.at.store(at, std::memory_order_release);
@@ -43,16 +43,16 @@ void set(Slot& slot, std::uintptr_t at, std::uint64_t size, const AllOnes* ones,
 // Whether the fault was in this slot's area and all ones stand there now.
 bool mend(const Slot& slot, std::uintptr_t fault) {
   const auto version = slot.version.load(std::memory_order_acquire);
-  const auto at = slot.at.load(std::memory_order_acquire);
+  auto* const at = slot.at.load(std::memory_order_acquire);
   const auto size = slot.size.load(std::memory_order_acquire);
   const auto* const ones = slot.ones.load(std::memory_order_acquire);
   auto* const loss = slot.loss.load(std::memory_order_acquire);
   const auto bar = slot.bar.load(std::memory_order_acquire);
   if (version % 2 != 0 || slot.version.load(std::memory_order_acquire) != version) return false;
-  if (size == 0 || fault - at >= size) return false;
+  if (size == 0 || fault - reinterpret_cast<std::uintptr_t>(at) >= size) return false;
   loss->note(LossReason::kBarGone, bar);
   // All of it: the next access would raise the next signal.
-  return ones->stand_in(reinterpret_cast<std::byte*>(at), size);
+  return ones->stand_in(at, size);
 }
 
 // Hands a signal that is not ours on.
@@ -105,7 +105,7 @@ base::Result<BusErrorGuard> BusErrorGuard::cover(std::byte* at, std::uint64_t si
   if (auto ready = install(); !ready) return std::unexpected(ready.error());
   for (std::size_t i = 0; i < kSlots; ++i) {
     if (slots[i].size.load(std::memory_order_relaxed) != 0) continue;
-    set(slots[i], reinterpret_cast<std::uintptr_t>(at), size, &ones, &loss, bar);
+    set(slots[i], at, size, &ones, &loss, bar);
     if (i >= slots_used.load(std::memory_order_relaxed))
       slots_used.store(i + 1, std::memory_order_release);
     return BusErrorGuard(i);
@@ -125,7 +125,7 @@ BusErrorGuard& BusErrorGuard::operator=(BusErrorGuard&& other) noexcept {
 void BusErrorGuard::uncover() {
   if (slot_ == kNone) return;
   const std::lock_guard lock(slots_mutex);
-  set(slots[std::exchange(slot_, kNone)], 0, 0, nullptr, nullptr, 0);
+  set(slots[std::exchange(slot_, kNone)], nullptr, 0, nullptr, nullptr, 0);
 }
 
 }  // namespace vfio

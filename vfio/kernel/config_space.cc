@@ -82,13 +82,13 @@ base::Result<void> ConfigSpace::write(std::uint32_t offset, unsigned width, std:
 }
 
 base::Result<std::uint32_t> ConfigSpace::power_capability() {
-  const auto status = read(kStatus, 2);
+  auto status = read(kStatus, 2);
   if (!status) return status;
   if ((*status & kHasCapabilities) == 0) return 0;
   auto at = read(kCapabilities, 1);
   for (unsigned i = 0; i < kMaxCapabilities && at && (*at & ~3u) != 0; ++i) {
     const std::uint32_t capability = *at & ~3u;
-    const auto id = read(capability, 1);
+    auto id = read(capability, 1);
     if (!id) return id;
     if (*id == kPowerManagement) return capability;
     at = read(capability + 1, 1);

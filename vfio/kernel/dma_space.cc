@@ -33,16 +33,25 @@ bool is_writable(int fd) {
          (seals < 0 || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) == 0);
 }
 
+template <class Call>
+int until_done(Call call) {
+  for (;;) {
+    const int done = call();
+    if (done >= 0) return done;
+    if (errno != EINTR) return -errno;
+  }
+}
+
 std::string kibibytes(std::uint64_t bytes) { return std::to_string(bytes / base::kKiB) + " KiB"; }
 
 }  // namespace
 
 int call_kernel(int fd, unsigned long request, void* argument) {
-  for (;;) {
-    const int done = ::ioctl(fd, request, argument);
-    if (done >= 0) return done;
-    if (errno != EINTR) return -errno;
-  }
+  return until_done([&] { return ::ioctl(fd, request, argument); });
+}
+
+int call_kernel(int fd, unsigned long request, int argument) {
+  return until_done([&] { return ::ioctl(fd, request, argument); });
 }
 
 base::Error map_error(int error, std::uint64_t size) {

@@ -67,6 +67,7 @@ constexpr bool may(Rights has, Rights wants) {
 
 // An ioctl, done again when a signal interrupts it. 0 or more, or -errno.
 int call_kernel(int fd, unsigned long request, void* argument);
+int call_kernel(int fd, unsigned long request, int argument);  // one that is no structure
 
 // What a failed mapping means to a user.
 base::Error map_error(int error, std::uint64_t size);

@@ -23,8 +23,7 @@ base::Result<void> check_container(int container, int iommu) {
   const int version = call_kernel(container, VFIO_GET_API_VERSION, nullptr);
   if (version != VFIO_API_VERSION)
     return base::fail(base::Errc::kUnsupported, "the kernel's VFIO has another interface");
-  const auto extension = reinterpret_cast<void*>(static_cast<std::uintptr_t>(iommu));
-  if (call_kernel(container, VFIO_CHECK_EXTENSION, extension) > 0) return {};
+  if (call_kernel(container, VFIO_CHECK_EXTENSION, iommu) > 0) return {};
   if (iommu == VFIO_NOIOMMU_IOMMU)
     return base::fail(base::Errc::kUnsupported,
                       "the kernel has no mode without an IOMMU (enable_unsafe_noiommu_mode)");
@@ -114,9 +113,7 @@ base::Result<Type1Space::Opened> Type1Space::open(const std::string& container_n
   int container_fd = container->get();
   if (const int done = call_kernel(group->get(), VFIO_GROUP_SET_CONTAINER, &container_fd); done < 0)
     return base::fail(base::Errc::kSystem, "VFIO_GROUP_SET_CONTAINER", -done);
-  if (const int done = call_kernel(container->get(), VFIO_SET_IOMMU,
-                                   reinterpret_cast<void*>(static_cast<std::uintptr_t>(iommu)));
-      done < 0)
+  if (const int done = call_kernel(container->get(), VFIO_SET_IOMMU, iommu); done < 0)
     return std::unexpected(iommu_error(-done));
   std::string name = address;
   const int device = call_kernel(group->get(), VFIO_GROUP_GET_DEVICE_FD, name.data());
