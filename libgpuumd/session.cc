@@ -81,8 +81,9 @@ struct Session::Call {
   Ping published;
 };
 
-Outcome<std::shared_ptr<Session>> Session::open(std::shared_ptr<Client> client, const char* name,
-                                                std::uint32_t index, const Wait& wait) {
+Outcome<std::shared_ptr<Session>> Session::open(const std::shared_ptr<Client>& client,
+                                                const char* name, std::uint32_t index,
+                                                const Wait& wait) {
   wire::OpenSession request{};
   request.header = {wire::MessageType::kOpenSession, sizeof(request), 0};
   request.device = index;
@@ -104,7 +105,8 @@ Outcome<std::shared_ptr<Session>> Session::open(std::shared_ptr<Client> client, 
   return session;
 }
 
-Outcome<std::shared_ptr<Session>> Session::adopt(std::shared_ptr<Client> client, Opened opened) {
+Outcome<std::shared_ptr<Session>> Session::adopt(const std::shared_ptr<Client>& client,
+                                                 Opened opened) {
   const wire::SessionLayout& layout = opened.message.layout;
   if (!sound(layout)) return fail(GPUUMD_PROTOCOL, "layout of the session's memory");
   auto control = map_sealed(opened.descriptors[index_of(wire::SessionDescriptor::kControl)].get(),

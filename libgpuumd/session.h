@@ -30,8 +30,9 @@ struct Reply {
 
 class Session {
  public:
-  static Outcome<std::shared_ptr<Session>> open(std::shared_ptr<Client> client, const char* name,
-                                                std::uint32_t index, const Wait& wait);
+  static Outcome<std::shared_ptr<Session>> open(const std::shared_ptr<Client>& client,
+                                                const char* name, std::uint32_t index,
+                                                const Wait& wait);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -90,7 +91,8 @@ class Session {
 
   Session(std::shared_ptr<Client> client, const wire::SessionOpened& opened, base::Mapping control,
           base::Mapping fences, std::vector<base::UniqueFd> descriptors);
-  static Outcome<std::shared_ptr<Session>> adopt(std::shared_ptr<Client> client, Opened opened);
+  static Outcome<std::shared_ptr<Session>> adopt(const std::shared_ptr<Client>& client,
+                                                 Opened opened);
 
   Outcome<Reply> call_bytes(std::span<std::byte> request, const Wait& wait, int descriptor);
   Outcome<void> take_place(std::unique_lock<std::mutex>& lock, const Wait& wait);

@@ -29,7 +29,7 @@ class Lane {
   static constexpr std::size_t kMaxInFlight = 2;
 
   // `fence`: an 8-byte word in VMID 0.
-  Lane(SdmaQueue queue, EngineMemory fence) : queue_(std::move(queue)), fence_(fence) {}
+  Lane(SdmaQueue queue, EngineMemory fence) : queue_(queue), fence_(fence) {}
 
   void program();
 

@@ -222,9 +222,8 @@ void Psp::fail_all(const base::Error& error) {
   timer_.cancel();
   active_ = false;
   for (auto& command : std::exchange(queue_, {}))
-    reactor_.post([done = std::move(command.done), error]() mutable {
-      done(std::unexpected(std::move(error)));
-    });
+    reactor_.post(
+        [done = std::move(command.done), error]() mutable { done(std::unexpected(error)); });
 }
 
 namespace {

@@ -117,7 +117,7 @@ void TableReader::read_window(std::uint64_t at, std::span<std::byte> to) {
                             .raw());
     const std::uint32_t word = io_.read(kMmData);
     const auto source = base::as_bytes(word);
-    std::ranges::copy(source.first(std::min<std::size_t>(4, to.size() - i)), to.begin() + i);
+    std::ranges::copy(source.first(std::min<std::size_t>(4, to.size() - i)), to.subspan(i).begin());
   }
 }
 

@@ -47,7 +47,7 @@ base::Result<EngineSet> EngineSet::create(const GpuTopology& topology, vfio::Bar
   }
   auto own_queue = make_queue(topology.xccs[0].sdma[kOwnInstance], kOwnInstance, 0, doorbells,
                               memory, kOwnRingBytes);
-  return EngineSet{std::move(lanes), std::move(own), std::move(own_queue),
+  return EngineSet{std::move(lanes), std::move(own), own_queue,
                    memory.engine(memory.take(kFenceBytes, kFenceBytes))};
 }
 

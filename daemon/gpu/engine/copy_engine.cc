@@ -12,7 +12,7 @@ constexpr std::size_t kTailDwords = 1 + 8;
 }  // namespace
 
 CopyEngine::CopyEngine(Reactor& reactor, SdmaQueue queue, EngineMemory fence)
-    : reactor_(reactor), queue_(std::move(queue)), fence_(fence) {}
+    : reactor_(reactor), queue_(queue), fence_(fence) {}
 
 void CopyEngine::start() {
   assert(in_flight_.empty());

@@ -92,7 +92,7 @@ bool Lsdma::poll() {
   return any || running_ || !finished.empty();
 }
 
-void Lsdma::fail(base::Error error) {
+void Lsdma::fail(const base::Error& error) {
   running_ = false;
   for (auto& command : std::exchange(commands_, {}))
     finished_.emplace_back(std::move(command.done), std::unexpected(error));

@@ -37,7 +37,7 @@ class Lsdma {
   // True also while a command runs: LSDMA raises no interrupt, so the reactor must stay awake.
   bool poll();
   bool busy() const { return !commands_.empty() || !finished_.empty(); }
-  void fail(base::Error error);
+  void fail(const base::Error& error);
 
  private:
   struct Command {

@@ -15,10 +15,10 @@ std::string name_of(const VmHub& hub) {
 
 }  // namespace
 
-FlushQueue::FlushQueue(Reactor& reactor, std::vector<VmHub> hubs, Options options,
+FlushQueue::FlushQueue(Reactor& reactor, const std::vector<VmHub>& hubs, Options options,
                        std::move_only_function<void(const base::Error&)> on_error)
     : reactor_(reactor), options_(options), on_error_(std::move(on_error)) {
-  for (VmHub& hub : hubs) hubs_.push_back({.hub = hub});
+  for (const VmHub& hub : hubs) hubs_.push_back({.hub = hub});
   poller_ = reactor_.add_poller({"TLB flush", [this] { return poll(); }, {}});
 }
 

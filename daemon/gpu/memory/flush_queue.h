@@ -51,7 +51,7 @@ class FlushQueue {
   };
 
   // `on_error` once, when a hub does not answer: the device is to be treated as lost. May be empty.
-  FlushQueue(Reactor& reactor, std::vector<VmHub> hubs, Options options,
+  FlushQueue(Reactor& reactor, const std::vector<VmHub>& hubs, Options options,
              std::move_only_function<void(const base::Error&)> on_error);
   ~FlushQueue();  // drops what waits: its callbacks get kDeviceLost
 
