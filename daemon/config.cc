@@ -88,12 +88,16 @@ base::Result<void> load_config(const std::string& path, DaemonConfig& config) {
 base::Result<void> check_config(const DaemonConfig& config) {
   if (config.devices.empty())
     return base::fail(base::Errc::kInvalidArgument,
-                      "no device given: --device sim[:options] for the model in this process, or "
-                      "--device vfio-user:PATH for one that serves a socket");
+                      "no device given: --device pci:0000:03:00.0 for a GPU bound to vfio-pci "
+                      "(gpuctl devices lists them), --device vfio-user:PATH for one that serves a "
+                      "socket, or --device sim[:options] for the model in this process");
   for (const auto& name : config.devices)
-    if (name != "sim" && !name.starts_with("sim:") && !name.starts_with("vfio-user:"))
+    if (name != "sim" && !name.starts_with("sim:") && !name.starts_with("vfio-user:") &&
+        !name.starts_with("pci:"))
       return base::fail(base::Errc::kInvalidArgument,
-                        "device \"" + name + "\": forms are sim[:options] and vfio-user:PATH");
+                        "device \"" + name +
+                            "\": forms are pci:ADDRESS[,options], vfio-user:PATH and "
+                            "sim[:options]");
   if (config.devices.size() > wire::kMaxDevices)
     return base::fail(base::Errc::kInvalidArgument, std::to_string(config.devices.size()) +
                                                         " devices: at most " +

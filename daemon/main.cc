@@ -154,7 +154,8 @@ int main(int argc, char** argv) {
   app.add_option("--config", file, "TOML file; the command line wins over it");
   DaemonConfig given;
   auto* devices = app.add_option("--device", given.devices,
-                                 "sim[:options] or vfio-user:PATH; once for each GPU");
+                                 "pci:ADDRESS[,options], vfio-user:PATH or sim[:options]; once for "
+                                 "each GPU");
   auto* dir = app.add_option("--runtime-dir", given.runtime_dir, "sockets and lock (/run/gpuumd)");
   auto* level = app.add_option("--log-level", given.log_level, "debug, info, warn, error or off");
   bool no_same_host = false;

@@ -56,6 +56,8 @@ void Device::start(Done done) {
 }
 
 void Device::ready() {
+  for (const auto& remark : gpu_.boot().remarks)
+    spdlog::warn("{}: {}", gpu_.identity().name, remark);
   auto& reactor = gpu_.reactor();
   started_ = reactor.now();
   std::vector<Scheduler::Engine> engines;
@@ -220,6 +222,13 @@ void Device::queue_stopped(const QueueStop& stop) {
     if (dying != nullptr) faults_.kill(*dying, {base::GpuVa(), false, false, why});
     scheduler_->queue_stopped(stop.engine, stop.queue);
   };
+  if (stop.bus_error) {
+    ++bus_errors_.count;
+    bus_errors_.last = base::Iova(stop.page << 12);
+    if (const auto more = refusals_.admit(gpu_.reactor().now()))
+      spdlog::warn("{}: engine {} queue {}: the IOMMU refused IOVA {:#x} ({} more before)",
+                   gpu_.identity().name, stop.engine, stop.queue, bus_errors_.last.value(), *more);
+  }
   const bool remote = stop.reason == base::Errc::kRefused || stop.reason == base::Errc::kPeerLost;
   if (vm == nullptr || !remote) return end(vm, stop.reason);
   exports_->explain_refusal(stop.page, stop.reason,

@@ -120,6 +120,12 @@ class Device final : public DeviceHost, public GpuEvents, public ImportOwner {
   TimePoint started_{};
   Registration poller_;
   Registration housekeeping_;
+  // Accesses of clients' work that the host bus refused.
+  struct BusErrors {
+    std::uint64_t count = 0;
+    base::Iova last;
+  } bus_errors_;
+  LogLimit refusals_{20};
   LogLimit deaths_{20};  // a client can make a VM die as often as it likes
 };
 

@@ -71,6 +71,9 @@ std::string Device::status_json() const {
   const auto& dma = self.gpu_.dma().counters();
   out["dma"] = {{"maps", dma.maps}, {"unmaps", dma.unmaps}, {"mapped_bytes", dma.mapped_bytes}};
   const auto& sched = scheduler_->counters();
+  out["bus_errors"] = {{"count", self.bus_errors_.count},
+                       {"last_iova", self.bus_errors_.last.value()}};
+  if (!gpu_.boot().remarks.empty()) out["remarks"] = gpu_.boot().remarks;
   out["work"] = {{"slices", sched.slices},
                  {"bytes", sched.bytes},
                  {"in_flight", scheduler_->in_flight()},

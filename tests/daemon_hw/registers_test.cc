@@ -192,6 +192,18 @@ TEST_F(RegisterBusTest, HighHalfOfTheIndexIsSetAndCleared) {
   EXPECT_EQ(bus_->counters().smn_reads, 1u);
 }
 
+// A register may read as all ones; a function whose vendor id does too is not there any more.
+TEST_F(RegisterBusTest, AllOnesEverywhereIsADeviceThatHasLeftTheBus) {
+  open(512 * base::kKiB);
+  std::ranges::fill(bar_->bytes, std::byte{0xFF});
+  ASSERT_TRUE(device_.write_config(0, 2, 0x1002));
+  EXPECT_EQ(bus_->read(0x100), ~0u);
+  EXPECT_FALSE(bus_->lost());
+  ASSERT_TRUE(device_.write_config(0, 2, 0xFFFF));
+  EXPECT_EQ(bus_->read(0x30000), ~0u);  // through the window as well
+  EXPECT_TRUE(bus_->lost());
+}
+
 TEST_F(RegisterBusTest, NoRegisterBarIsAnError) {
   const auto none = gpuumd::RegisterBus::open(device_);
   ASSERT_FALSE(none);

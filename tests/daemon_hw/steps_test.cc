@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "daemon/gpu/bringup/nbio_setup.h"
+#include "daemon/gpu/bringup/reset.h"
 #include "daemon/gpu/registers/nbio.h"
 #include "tests/daemon_hw/discovery_builder.h"
 #include "tests/fake/fake_pci_device.h"
@@ -267,6 +268,63 @@ TEST_F(StepsTest, ShutdownEndsWithBusMasteringOff) {
   EXPECT_EQ(registers_at_that_time, io_.log.size()) << "the last thing of all";
   EXPECT_EQ(io_.values[0xD20 + 0x0C0], 0u) << "doorbells off";
   EXPECT_EQ(io_.values[0xD20 + 0x1CB + 12], 0u) << "and their routes";
+}
+
+// ---- reset ----
+
+constexpr std::uint32_t kPspMailbox = 0x16080;
+
+class ResetTest : public StepsTest {
+ protected:
+  ResetTest() { io_.values[kPspMailbox] = 0x8000'0000; }
+
+  base::Result<void> run_reset() {
+    return run(gpuumd::reset_step(device_, boot_), gpuumd::pci_step(device_, boot_),
+               gpuumd::mode1_reset_step(device_, boot_));
+  }
+};
+
+TEST_F(ResetTest, AFunctionThatWasResetIsNotResetAgain) {
+  ASSERT_TRUE(run_reset());
+  EXPECT_FALSE(io_.written_at(kPspMailbox));
+  EXPECT_TRUE(boot_.remarks.empty());
+}
+
+TEST_F(ResetTest, TheSecurityProcessorResetsWhereTheFunctionMustNotBe) {
+  device_.no_reset = "this part dies of it";
+  unsigned reads = 0;
+  // The command register is as after power on, and the mailbox answers after a while.
+  io_.on_write[kPspMailbox] = [&](std::uint32_t value) {
+    EXPECT_EQ(value, 0x0007'0000u);
+    EXPECT_TRUE(device_.write_config(4, 2, kBusMaster));
+    io_.on_read[kPspMailbox] = [&reads] {
+      ++reads;
+      return reads < 3 ? 0x0007'0000u : reads < 5 ? ~0u : 0x8000'0000u;
+    };
+  };
+  const auto done = run_reset();
+  ASSERT_TRUE(done) << done.error().message();
+  EXPECT_EQ(reads, 5u);
+  EXPECT_EQ(device_.command() & (kMemory | kBusMaster), kMemory);
+  ASSERT_EQ(boot_.remarks.size(), 1u);
+  EXPECT_NE(boot_.remarks[0].find("this part dies of it"), std::string::npos);
+}
+
+TEST_F(ResetTest, ADeviceThatHasNotBootedIsLeftAlone) {
+  device_.no_reset = "no way";
+  io_.values[kBootLoader] = 0;
+  ASSERT_TRUE(run_reset());
+  EXPECT_FALSE(io_.written_at(kPspMailbox));
+}
+
+TEST_F(ResetTest, ARefusedOrUnansweredModeOneResetIsSaid) {
+  device_.no_reset = "no way";
+  io_.on_write[kPspMailbox] = [&](std::uint32_t) { io_.values[kPspMailbox] = 0x8000'0001; };
+  expect_error(run_reset(), Errc::kDeviceError, "mode-1 reset");
+  boot_.function_reset_refused.clear();
+  io_.values[kPspMailbox] = 0x8000'0000;
+  io_.on_write[kPspMailbox] = [&](std::uint32_t) { io_.values[kPspMailbox] = 0; };
+  expect_error(run_reset(), Errc::kTimeout, "after a mode-1 reset");
 }
 
 TEST(NbioSetup, InterruptControl) {

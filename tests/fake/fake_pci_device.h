@@ -1,6 +1,8 @@
 // A PCI device whose configuration space and BARs are memory of the test.
 #pragma once
 
+#include <sys/eventfd.h>
+
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -117,16 +119,27 @@ class FakePciDevice : public vfio::PciDevice {
   }
   base::Result<void> unmap_dma(base::Iova, std::uint64_t) override { return {}; }
   base::Result<std::vector<base::UniqueFd>> arm_msix(unsigned) override {
-    return base::fail(base::Errc::kUnsupported, "fake");
+    if (!has_msix) return base::fail(base::Errc::kUnsupported, "no vectors");
+    std::vector<base::UniqueFd> fds;
+    fds.push_back(event());
+    return fds;
   }
-  base::Result<void> disarm_msix() override { return {}; }
+  base::Result<void> disarm_msix() override {
+    line = -1;
+    return {};
+  }
   base::Result<base::UniqueFd> arm_intx() override {
-    return base::fail(base::Errc::kUnsupported, "fake");
+    if (!has_pin) return base::fail(base::Errc::kUnsupported, "no pin");
+    return event();
   }
   base::Result<void> unmask_intx() override {
-    return base::fail(base::Errc::kInvalidArgument, "fake");
+    ++unmasked;
+    return {};
   }
-  base::Result<void> reset() override { return {}; }
+  base::Result<void> reset() override {
+    if (!no_reset.empty()) return base::fail(base::Errc::kUnsupported, no_reset);
+    return {};
+  }
   int event_fd() const override { return -1; }
   void handle_events() override {}
   void release() override {
@@ -147,7 +160,18 @@ class FakePciDevice : public vfio::PciDevice {
   bool is_lost = false;
   std::string why = "fake";
   unsigned releases = 0;
+  bool has_msix = false, has_pin = false;
+  int line = -1;  // the eventfd that was armed, while it is
+  unsigned unmasked = 0;
+  std::string no_reset;  // why reset() is refused, empty: it is not
   std::function<void(std::uint32_t offset, std::uint32_t value)> on_config_write;
+
+ private:
+  base::UniqueFd event() {
+    base::UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    line = fd.get();
+    return fd;
+  }
 };
 
 }  // namespace fake

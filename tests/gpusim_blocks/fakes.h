@@ -40,10 +40,12 @@ class FakeBus : public HostBus {
     ++refused;
     return false;
   }
-  void raise_msix(unsigned vector) override {
+  void raise_interrupt(unsigned vector) override {
     ++msis;
     last_vector = vector;
   }
+
+  void lower_line() override { ++lowered; }
 
   std::uint32_t word(std::uint64_t iova) const {
     return base::load<std::uint32_t>(std::span(memory_), iova - base_);
@@ -51,6 +53,7 @@ class FakeBus : public HostBus {
   std::span<std::byte> bytes() { return memory_; }
 
   unsigned msis = 0;
+  unsigned lowered = 0;
   unsigned last_vector = ~0u;
   unsigned refused = 0;
 

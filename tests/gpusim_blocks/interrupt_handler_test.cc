@@ -106,6 +106,17 @@ TEST_F(InterruptHandlerTest, D27_RingThenWriteBackThenMsi) {
   EXPECT_EQ(bus.last_vector, 0u);
 }
 
+TEST_F(InterruptHandlerTest, TheLineIsLetGoWhenTheReadPointerHasReachedTheWritePointer) {
+  raise(1);
+  raise(2);
+  settle();
+  EXPECT_EQ(bus.lowered, 0u);
+  registers.write(base + 0x81, 32);
+  EXPECT_EQ(bus.lowered, 0u) << "one is left";
+  registers.write(base + 0x81, 64);
+  EXPECT_EQ(bus.lowered, 1u);
+}
+
 TEST_F(InterruptHandlerTest, D27_OneMsiUntilTheReadPointerIsWritten) {
   raise(1);
   raise(2);

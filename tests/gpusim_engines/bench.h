@@ -66,7 +66,8 @@ class FakeBus : public HostBus {
   std::byte* direct(base::Iova at, std::size_t size, bool write) override;
   bool read(base::Iova at, std::span<std::byte> to) override;
   bool write(base::Iova at, std::span<const std::byte> from) override;
-  void raise_msix(unsigned) override {}
+  void raise_interrupt(unsigned) override {}
+  void lower_line() override {}
 
   unsigned messages = 0;  // accesses that were put to the client
 

@@ -15,8 +15,9 @@ base::UniqueFd memory(const char* name, std::uint64_t size) {
 
 }  // namespace
 
-FakeGpuDevice::FakeGpuDevice()
-    : vram_(memory("fake-vram", kVram)),
+FakeGpuDevice::FakeGpuDevice(bool intx)
+    : intx_(intx),
+      vram_(memory("fake-vram", kVram)),
       doorbell_memory_(memory("fake-doorbells", kDoorbells)),
       register_memory_(memory("fake-registers", kRegisters)),
       vram_map_(base::Mapping::map(vram_.get(), 0, kVram, PROT_READ | PROT_WRITE).value()),

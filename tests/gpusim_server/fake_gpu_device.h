@@ -22,12 +22,14 @@ class FakeGpuDevice final : public GpuDevice {
   static constexpr std::uint32_t kTable = 0x41000;
   static constexpr std::uint32_t kPba = 0x42000;
 
-  FakeGpuDevice();
+  // `intx`: a function with INTA in place of MSI-X, and without FLR.
+  explicit FakeGpuDevice(bool intx = false);
 
   PciIdentity identity() const override { return {}; }
   std::uint64_t bar_size(Bar bar) const override;
   BarMemory bar_memory(Bar bar) const override;
-  MsixLayout msix() const override { return {9, kTable, kPba}; }
+  MsixLayout msix() const override { return {intx_ ? 0u : 9u, kTable, kPba}; }
+  PciFeatures features() const override { return {intx_, !intx_}; }
   void attach(HostBus& bus) override;
   void detach() override;
   void reset() override;
@@ -66,6 +68,7 @@ class FakeGpuDevice final : public GpuDevice {
   std::byte* vram() const { return vram_map_.data(); }
 
  private:
+  const bool intx_;
   base::UniqueFd vram_;
   base::UniqueFd doorbell_memory_;
   base::UniqueFd register_memory_;

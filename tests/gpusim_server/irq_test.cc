@@ -9,6 +9,7 @@ namespace {
 
 class Irqs : public ServerTest {
  protected:
+  using ServerTest::ServerTest;
   static int set(RawClient& client, std::uint32_t flags, std::uint32_t start, std::uint32_t count,
                  std::span<const int> fds = {}, std::span<const std::byte> data = {},
                  std::uint32_t index = wire::kMsixIndex) {
@@ -40,9 +41,9 @@ TEST_F(Irqs, RaisedVectorSignalsItsEventfd) {
   const auto b = event();
   const int fds[] = {a.get(), b.get()};
   EXPECT_EQ(set(client, kSetFds, 0, 2, fds), 0);
-  gpu.bus()->raise_msix(1);
-  gpu.bus()->raise_msix(8);  // has none
-  gpu.bus()->raise_msix(9);  // does not exist
+  gpu.bus()->raise_interrupt(1);
+  gpu.bus()->raise_interrupt(8);  // has none
+  gpu.bus()->raise_interrupt(9);  // does not exist
   EXPECT_EQ(count(a), 0u);
   EXPECT_EQ(count(b), 1u);
 }
@@ -54,8 +55,8 @@ TEST_F(Irqs, MoreVectorsThanDescriptors) {
   int fds[] = {a.get(), b.get()};
   EXPECT_EQ(set(client, kSetFds, 0, 2, fds), 0);
   EXPECT_EQ(set(client, kSetFds, 0, 9, std::span(fds, 1)), 0);  // vector 1 loses its own
-  gpu.bus()->raise_msix(0);
-  gpu.bus()->raise_msix(1);
+  gpu.bus()->raise_interrupt(0);
+  gpu.bus()->raise_interrupt(1);
   EXPECT_EQ(count(a), 1u);
   EXPECT_EQ(count(b), 0u);
 }
@@ -68,7 +69,7 @@ TEST_F(Irqs, CountZeroTakesAllAway) {
   EXPECT_NE(client.read32(wire::kConfigRegion, 0xA0) & 1u << 31, 0u);
   EXPECT_EQ(set(client, wire::kIrqDataNone | wire::kIrqActionTrigger, 0, 0), 0);
   EXPECT_EQ(client.read32(wire::kConfigRegion, 0xA0) & 1u << 31, 0u);
-  gpu.bus()->raise_msix(0);
+  gpu.bus()->raise_interrupt(0);
   EXPECT_EQ(count(a), 0u);
 }
 
@@ -110,7 +111,7 @@ TEST_F(Irqs, D30_MaskedVectorIsPendingUntilUnmasked) {
   EXPECT_EQ(set(client, kSetFds, 0, 1, {&fd, 1}), 0);
   EXPECT_EQ(client.read32(kRegisterRegion, kControl), 1u);  // as after reset
   client.write32(kRegisterRegion, kControl, 1);
-  gpu.bus()->raise_msix(0);
+  gpu.bus()->raise_interrupt(0);
   EXPECT_EQ(count(a), 0u);
   EXPECT_EQ(client.read32(kRegisterRegion, FakeGpuDevice::kPba), 1u);
   client.write32(kRegisterRegion, FakeGpuDevice::kPba, 0);  // read-only
@@ -141,12 +142,12 @@ TEST_F(Irqs, FunctionMaskAndBusMasterHoldVectorsBack) {
   EXPECT_EQ(set(client, kSetFds, 0, 1, {&fd, 1}), 0);
   const std::uint32_t capability = client.read32(wire::kConfigRegion, 0xA0);
   client.write32(wire::kConfigRegion, 0xA0, capability | 1u << 30);
-  gpu.bus()->raise_msix(0);
+  gpu.bus()->raise_interrupt(0);
   EXPECT_EQ(count(a), 0u);
   client.write32(wire::kConfigRegion, 0xA0, capability);
   EXPECT_EQ(count(a), 1u);
   client.write32(wire::kConfigRegion, 4, 2);
-  gpu.bus()->raise_msix(0);
+  gpu.bus()->raise_interrupt(0);
   EXPECT_EQ(count(a), 0u);
   client.write32(wire::kConfigRegion, 4, 6);
   EXPECT_EQ(count(a), 1u);
@@ -160,7 +161,7 @@ TEST_F(Irqs, DescriptorsGoWithTheirClient) {
     EXPECT_EQ(set(client, kSetFds, 0, 1, {&fd, 1}), 0);
   }
   RawClient client = connect_ready();
-  gpu.bus()->raise_msix(0);
+  gpu.bus()->raise_interrupt(0);
   EXPECT_EQ(count(a), 0u);
 }
 
@@ -170,8 +171,91 @@ TEST_F(Irqs, FullDescriptorNeverBlocksTheServer) {
   ASSERT_EQ(::eventfd_write(full.get(), ~0ull - 1), 0);
   const int fd = full.get();
   EXPECT_EQ(set(client, kSetFds, 0, 1, {&fd, 1}), 0);
-  gpu.bus()->raise_msix(0);
+  gpu.bus()->raise_interrupt(0);
   EXPECT_EQ(count(full), ~0ull - 1);
+}
+
+// ---- a function with an INTx pin and no MSI-X ----
+
+class IntxLine : public Irqs {
+ protected:
+  IntxLine() : Irqs(true) {}
+
+  static int line(RawClient& client, std::uint32_t flags, std::uint32_t count,
+                  std::span<const int> fds = {}) {
+    return set(client, flags, 0, count, fds, {}, wire::kIntxIndex);
+  }
+  static constexpr std::uint32_t kUnmask = wire::kIrqDataNone | wire::kIrqActionUnmask;
+  static bool status_bit(RawClient& client) {
+    return (client.read32(wire::kConfigRegion, 0x04) >> 16 & 8) != 0;
+  }
+};
+
+TEST_F(IntxLine, IsThereInPlaceOfMsix) {
+  RawClient client = connect_ready();
+  const auto intx = client.call(wire::kGetIrqInfo, wire::IrqInfo{16, 0, wire::kIntxIndex, 0});
+  EXPECT_EQ(intx.as<wire::IrqInfo>().count, 1u);
+  EXPECT_EQ(intx.as<wire::IrqInfo>().flags,
+            wire::kIrqEventfd | wire::kIrqMaskable | wire::kIrqAutomasked);
+  const auto msix = client.call(wire::kGetIrqInfo, wire::IrqInfo{16, 0, wire::kMsixIndex, 0});
+  EXPECT_EQ(msix.as<wire::IrqInfo>().count, 0u);
+  EXPECT_EQ(client.read32(wire::kConfigRegion, 0x3C) >> 8 & 0xFF, 1u);  // INTA
+  EXPECT_EQ(client.read32(wire::kConfigRegion, 0x40) >> 8 & 0xFF, 0u);  // the last capability
+}
+
+TEST_F(IntxLine, MasksItselfAndSignalsAgainOnlyWhileAsserted) {
+  RawClient client = connect_ready();
+  const auto a = event();
+  const int fd = a.get();
+  ASSERT_EQ(line(client, kSetFds, 1, {&fd, 1}), 0);
+  EXPECT_FALSE(status_bit(client));
+  gpu.bus()->raise_interrupt(0);
+  gpu.bus()->raise_interrupt(0);
+  EXPECT_EQ(count(a), 1u);  // masked by the first
+  EXPECT_TRUE(status_bit(client));
+  EXPECT_EQ(line(client, kUnmask, 1), 0);
+  EXPECT_EQ(count(a), 1u);  // nobody has answered yet
+  gpu.bus()->lower_line();
+  EXPECT_FALSE(status_bit(client));
+  EXPECT_EQ(line(client, kUnmask, 1), 0);
+  EXPECT_EQ(count(a), 0u);
+  gpu.bus()->raise_interrupt(0);
+  EXPECT_EQ(count(a), 1u);
+}
+
+TEST_F(IntxLine, InterruptDisableHoldsItBack) {
+  RawClient client = connect_ready();
+  const auto a = event();
+  const int fd = a.get();
+  ASSERT_EQ(line(client, kSetFds, 1, {&fd, 1}), 0);
+  const auto command = client.read32(wire::kConfigRegion, 0x04) & 0xFFFF;
+  client.write32(wire::kConfigRegion, 0x04, command | 1u << 10);
+  gpu.bus()->raise_interrupt(0);
+  EXPECT_EQ(count(a), 0u);
+  EXPECT_TRUE(status_bit(client));
+  client.write32(wire::kConfigRegion, 0x04, command);
+  EXPECT_EQ(count(a), 1u);
+}
+
+TEST_F(IntxLine, RefusesWhatALineCannotDo) {
+  RawClient client = connect_ready();
+  const auto a = event();
+  const int fds[] = {a.get(), a.get()};
+  EXPECT_EQ(line(client, kSetFds, 2, fds), EINVAL);
+  EXPECT_EQ(line(client, kSetFds, 1, fds), EINVAL);
+  EXPECT_EQ(line(client, wire::kIrqDataEventfd | wire::kIrqActionUnmask, 1, {fds, 1}), EINVAL);
+  EXPECT_EQ(line(client, kUnmask, 0), EINVAL);
+  EXPECT_EQ(set(client, kSetFds, 0, 1, {fds, 1}), EINVAL);  // MSI-X is not there
+}
+
+TEST_F(IntxLine, ADeviceWithoutFunctionResetSaysSoAndIsNotReset) {
+  RawClient client = connect_ready();
+  const auto info = client.call(wire::kDeviceGetInfo, wire::DeviceInfo{16, 0, 0, 0});
+  EXPECT_EQ(info.as<wire::DeviceInfo>().flags, wire::kDevicePci);
+  EXPECT_EQ(client.call(wire::kDeviceReset, {}).error(), EOPNOTSUPP);
+  const auto control = client.read32(wire::kConfigRegion, 0x48);
+  client.write32(wire::kConfigRegion, 0x48, control | 1u << 15);  // an FLR, if there were one
+  EXPECT_EQ(gpu.resets, 0u);
 }
 
 }  // namespace

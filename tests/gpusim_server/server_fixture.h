@@ -33,6 +33,8 @@ class ServerTest : public ::testing::Test {
   static constexpr std::uint32_t kDoorbellRegion = 2;
   static constexpr std::uint32_t kRegisterRegion = 5;
 
+  explicit ServerTest(bool intx = false) : gpu(intx) {}
+
   FakeGpuDevice gpu;
   GpuServer server{gpu,
                    {.name = "test", .dma_deadline = std::chrono::seconds(5), .while_waiting = {}}};

@@ -149,7 +149,7 @@ TEST(VfioClient, DmaAndInterruptsInLine) {
     std::vector<std::byte> bytes(8, std::byte{1});
     mapped = bus->write(base::Iova(0x100008), bytes);
     refused = !bus->read(base::Iova(0x200000), bytes);  // asked for by message
-    bus->raise_msix(0);
+    bus->raise_interrupt(0);
   });
   host->step();
   EXPECT_TRUE(mapped);

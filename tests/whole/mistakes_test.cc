@@ -29,6 +29,11 @@ TEST_F(Mistakes, DMA_5_AnAccessToHostMemoryThatIsNotMappedFailsATest) {
   EXPECT_FALSE(space.staging.upload(kVa, random_bytes(kSize, 2), Wait(30s)));
   EXPECT_NONFATAL_FAILURE(check_mistakes(), "hubs.bus_errors of GPU 0");
   expect(Mistake::kBusError);
+  const auto refused = [this](const char* field) {
+    return number(0, GPUUMD_QUERY_STATUS, {"bus_errors", field});
+  };
+  EXPECT_EQ(refused("count"), 1u);
+  EXPECT_GE(refused("last_iova"), 0x400000000000u);
 }
 
 // Two address spaces of one client share memory one after the other, and nobody writes in between:

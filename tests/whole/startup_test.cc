@@ -90,6 +90,12 @@ TEST_F(Startup, UnknownDevicesAreNamed) {
 }
 
 // Also when the devices before it had come up: they are left quiet, bus mastering off.
+TEST_F(Startup, AFunctionWithoutAnyInterruptIsRefused) {
+  expect_refused(run({"--device", "sim:interrupts=none", "--runtime-dir", dir()}),
+                 {"sim:interrupts=none", "Interrupts", "MSI-X", "INTx"});
+  expect_nothing_left(dir());
+}
+
 TEST_F(Startup, ALaterDeviceThatDoesNotStartIsNamedAndTheFirstIsLeftQuiet) {
   start();
   end_daemon(0, 0);

@@ -65,8 +65,7 @@ base::Result<std::uint64_t> bar2_address(vfio::PciDevice& device) {
 
 base::Result<GpuBars> set_up_pci(vfio::PciDevice& device) {
   if (auto good = check_identity(device.identity()); !good) return std::unexpected(good.error());
-  if (auto on = change_command(device, kMemorySpace | kIntxDisable, kBusMaster); !on)
-    return std::unexpected(on.error());
+  if (auto on = enable_memory(device); !on) return std::unexpected(on.error());
 
   GpuBars bars;
   auto vram = device.open_bar(vfio::BarIndex::k0);
@@ -82,6 +81,14 @@ base::Result<GpuBars> set_up_pci(vfio::PciDevice& device) {
   bars.doorbells = std::move(*doorbells);
   bars.doorbell_address = *address;
   return bars;
+}
+
+base::Result<void> enable_memory(vfio::PciDevice& device) {
+  return change_command(device, kMemorySpace | kIntxDisable, kBusMaster);
+}
+
+base::Result<void> set_intx(vfio::PciDevice& device, bool on) {
+  return on ? change_command(device, 0, kIntxDisable) : change_command(device, kIntxDisable, 0);
 }
 
 base::Result<void> set_bus_master(vfio::PciDevice& device, bool on) {

@@ -22,6 +22,12 @@ struct GpuBars {
 // memory space on and bus mastering off. kUnsupported names what is not as it should be.
 base::Result<GpuBars> set_up_pci(vfio::PciDevice& device);
 
+// Memory space on, bus mastering off, INTx off: again, after a reset that PCI did not see.
+base::Result<void> enable_memory(vfio::PciDevice& device);
+
+// Lets the function assert its INTx line, or forbids it.
+base::Result<void> set_intx(vfio::PciDevice& device, bool on);
+
 // Lets the device reach host memory, or stops it. Off is read back: nothing of the device's is in
 // flight in posted writes after it returns.
 base::Result<void> set_bus_master(vfio::PciDevice& device, bool on);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "daemon/gpu/bringup/bring_up.h"
@@ -18,6 +19,8 @@ namespace gpuumd {
 // Names of the states of a whole bring-up, in order. Memory, interrupts, PSP and engines bring
 // their own steps; a part may have several.
 namespace step_name {
+inline constexpr const char* kReset = "Reset";
+inline constexpr const char* kMode1Reset = "Mode1Reset";
 inline constexpr const char* kPci = "PciReady";
 inline constexpr const char* kBootLoader = "BootLoader";
 inline constexpr const char* kDiscovery = "Discovery";
@@ -30,12 +33,14 @@ inline constexpr const char* kEngines = "Engines";
 
 // Filled by the steps below, in order; must outlive them.
 struct BootState {
-  GpuBars bars;                      // PciReady
-  std::unique_ptr<RegisterBus> bus;  // PciReady
-  RegisterIo* io = nullptr;          // = bus; tests put their own here and leave bus empty
-  std::uint64_t vram_size = 0;       // BootLoader
-  discovery::Table table;            // Discovery
-  GpuTopology topology;              // Discovery
+  std::string function_reset_refused;  // Reset: why not, empty if it was
+  std::vector<std::string> remarks;    // what a user should know, a line each
+  GpuBars bars;                        // PciReady
+  std::unique_ptr<RegisterBus> bus;    // PciReady
+  RegisterIo* io = nullptr;            // = bus; tests put their own here and leave bus empty
+  std::uint64_t vram_size = 0;         // BootLoader
+  discovery::Table table;              // Discovery
+  GpuTopology topology;                // Discovery
 };
 
 // Identity, BARs, registers. Down: bus mastering off, the last thing that a shutdown does.

@@ -3,11 +3,13 @@
 #include <sys/eventfd.h>
 
 #include <cassert>
-#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "daemon/gpu/bringup/nbio_setup.h"
+#include "daemon/gpu/bringup/reset.h"
 #include "daemon/gpu/engine/sdma_packets.h"
+#include "daemon/gpu/registers/describe.h"
 #include "daemon/gpu/registers/hdp.h"
 
 namespace gpuumd {
@@ -90,7 +92,8 @@ class Gpu::SdmaTableEngine final : public TableEngine {
       if (i + 1 == writes.size())
         engine_.submit(packets_, [last](base::Result<void> result) { (*last)(std::move(result)); });
       else if (full)
-        engine_.submit(packets_, [](base::Result<void>) {});  // its failure fails the last one too
+        engine_.submit(packets_,
+                       [](const base::Result<void>&) {});  // its failure fails the last one too
       if (full) packets_.clear();
     }
   }
@@ -108,14 +111,16 @@ Gpu::Gpu(Reactor& reactor, MemoryWorker& worker, std::unique_ptr<vfio::PciDevice
       options_(options),
       events_(events),
       worker_(worker),
-      host_memory_(worker_) {}
+      host_memory_(worker_),
+      line_(reactor_, *device_) {}
 
 Gpu::~Gpu() = default;
 
 std::vector<Step> Gpu::steps() {
   std::vector<Step> steps;
-  steps.push_back(reset_step());
+  steps.push_back(reset_step(*device_, boot_));
   steps.push_back(pci_step(*device_, boot_));
+  steps.push_back(mode1_reset_step(*device_, boot_));
   steps.push_back(boot_loader_step(boot_));
   steps.push_back(discovery_step(boot_));
   steps.push_back(memory_step());
@@ -133,14 +138,6 @@ std::vector<Step> Gpu::steps() {
   }));
   steps.push_back(engine_step());
   return steps;
-}
-
-Step Gpu::reset_step() {
-  Step step;
-  step.name = "Reset";
-  step.deadline = seconds(5);
-  step.up.start = [this] { return device_->reset(); };
-  return step;
 }
 
 base::Result<void> Gpu::start_memory() {
@@ -251,7 +248,7 @@ Step Gpu::gart_step() {
   step.deadline = seconds(10);
   Async ready, unmapped;
   step.up.start = [this, ready]() mutable -> base::Result<void> {
-    auto gart = Gart::create(pte_format(), *vram_, *table_writer_, *flushes_, [](auto) {});
+    auto gart = Gart::create(pte_format(), *vram_, *table_writer_, *flushes_, [](const auto&) {});
     if (!gart) return std::unexpected(gart.error());
     gart_ = std::move(*gart);
     set_up_hubs();
@@ -304,10 +301,12 @@ Step Gpu::interrupt_step() {
     interrupts_.emplace(boot_.topology.osssys, boot_.topology.nbio, *boot_.bars.doorbells, rings,
                         boot_.topology.hubs());
     handle_interrupts();
-    auto vectors = device_->arm_msix(1);
-    if (!vectors) return std::unexpected(vectors.error());
-    vectors_ = std::move(*vectors);
-    watch_interrupts();
+    auto armed = line_.arm([this] {
+      if (interrupts_) interrupts_->poll();
+    });
+    if (!armed) return std::unexpected(armed.error());
+    if (!line_.fallback().empty()) boot_.remarks.push_back(line_.fallback());
+    interrupt_poller_ = reactor_.add_poller(interrupts_->poller());
 
     std::vector<VmHub> gfxhubs;
     for (const auto& xcc : boot_.topology.xccs) gfxhubs.push_back(xcc.hub);
@@ -317,21 +316,12 @@ Step Gpu::interrupt_step() {
     step.down.start = [this, inner = std::move(step.down.start)]() mutable -> base::Result<void> {
       base::Result<void> result = inner ? inner() : base::Result<void>();
       interrupt_poller_.cancel();
-      watches_.clear();
-      if (auto disarmed = device_->disarm_msix(); !disarmed && result) result = disarmed;
+      if (auto disarmed = line_.disarm(); !disarmed && result) result = disarmed;
       disable_doorbells(boot_.topology.nbio);
       return result;
     };
     return step;
   });
-}
-
-void Gpu::watch_interrupts() {
-  interrupt_poller_ = reactor_.add_poller(interrupts_->poller());
-  for (const auto& vector : vectors_)
-    watches_.push_back(reactor_.watch(vector.get(), "interrupt", true, [this] {
-      if (interrupts_) interrupts_->poll();
-    }));
 }
 
 void Gpu::handle_interrupts() {
@@ -377,15 +367,16 @@ void Gpu::sdma_vector(const InterruptVector& vector) {
       break;
     default:
       stop.reason = base::Errc::kDeviceError;
+      stop.bus_error = vector.source() == iv::kSdmaPageNull;
   }
   if (instance == EngineSet::kLaneInstance) {
     if (ready_) events_.queue_stopped(stop);
     return;
   }
-  char text[96];
-  std::snprintf(text, sizeof(text), "the daemon's engine SDMA %u.%u stopped, source 0x%02x", *xcc,
-                instance, vector.source());
-  lose({base::Errc::kDeviceError, 0, text});
+  lose({base::Errc::kDeviceError, 0,
+        "the daemon's engine SDMA " + std::to_string(*xcc) + "." + std::to_string(instance) +
+            (stop.bus_error ? ": the IOMMU refused IOVA " + hex(stop.page << 12)
+                            : " stopped, source " + hex(vector.source(), 2))});
 }
 
 Step Gpu::engine_step() {
@@ -456,7 +447,10 @@ void Gpu::end_work() {
 }
 
 bool Gpu::poll() {
-  if (device_->lost() && !lost_) lose({base::Errc::kDeviceLost, 0, identity().name});
+  if (left_the_bus() && !lost_)
+    lose({base::Errc::kDeviceLost, 0,
+          device_->lost() ? device_->lost_why()
+                          : "registers and configuration space read all ones"});
   bool any = copy_engine_->poll();
   any |= lsdma_->poll();
   any |= vmids_->poll();
@@ -469,10 +463,10 @@ void Gpu::start(BringUp::Done done) {
       device_->handle_events();
       if (device_->lost()) {
         device_watch_.cancel();
-        lose({base::Errc::kDeviceLost, 0, identity().name});
+        lose({base::Errc::kDeviceLost, 0, device_->lost_why()});
       }
     });
-  bring_up_ = std::make_unique<BringUp>(reactor_, [this] { return device_->lost(); }, steps());
+  bring_up_ = std::make_unique<BringUp>(reactor_, [this] { return left_the_bus(); }, steps());
   bring_up_->start([this, done = std::move(done)](base::Result<void> result) mutable {
     ready_ = result.has_value();
     done(std::move(result));
@@ -491,6 +485,16 @@ std::string_view Gpu::state() const {
   return bring_up_ ? bring_up_->current_step() : "closed";
 }
 
+bool Gpu::left_the_bus() const {
+  return device_->lost() || (boot_.io != nullptr && boot_.io->lost());
+}
+
+// A kernel that takes the device away waits for this, and everybody who reads sysfs with it.
+void Gpu::let_go() {
+  device_watch_.cancel();
+  device_->release();
+}
+
 void Gpu::lose(base::Error why) {
   if (lost_) return;
   lost_ = std::move(why);
@@ -498,6 +502,7 @@ void Gpu::lose(base::Error why) {
     if (copy_engine_) copy_engine_->fail(*lost_);
     if (lsdma_) lsdma_->fail(*lost_);
     if (ready_) events_.device_lost(*lost_);
+    if (left_the_bus()) let_go();
   });
 }
 

@@ -19,6 +19,7 @@
 #include "daemon/gpu/engine/copy_engine.h"
 #include "daemon/gpu/engine/lsdma.h"
 #include "daemon/gpu/interrupt/interrupt_controller.h"
+#include "daemon/gpu/interrupt/interrupt_line.h"
 #include "daemon/gpu/memory/flush_queue.h"
 #include "daemon/gpu/memory/gart.h"
 #include "daemon/gpu/memory/host_memory.h"
@@ -39,6 +40,7 @@ struct QueueStop {
   unsigned engine = 0;  // of EngineSet::lane_engines
   unsigned queue = 0;
   base::Errc reason = base::Errc::kDeviceError;  // kFault, kRefused, kPeerLost, kDeviceError
+  bool bus_error = false;                        // the host bus, i.e. its IOMMU, refused an access
   std::uint64_t page = 0;  // kRefused, kPeerLost: NPA >> 12; bus error: IOVA >> 12
 };
 
@@ -83,6 +85,8 @@ class Gpu {
   std::string_view state() const;
   bool ready() const { return ready_; }
   bool lost() const { return lost_.has_value(); }
+  // The device does not answer any more; lost() follows, if it has not been said yet.
+  bool left_the_bus() const;
   const std::optional<base::Error>& lost_why() const { return lost_; }
   // Whoever finds the device broken says so here; events follow once.
   void lose(base::Error why);
@@ -116,7 +120,6 @@ class Gpu {
   class SdmaTableEngine;
 
   std::vector<Step> steps();
-  Step reset_step();
   Step memory_step();
   Step permanent_step();
   Step gart_step();
@@ -125,10 +128,10 @@ class Gpu {
   base::Result<void> start_memory();
   void map_permanent(const HostBuffer& buffer, Done done);
   void set_up_hubs();
-  void watch_interrupts();
   void handle_interrupts();
   void sdma_vector(const InterruptVector& vector);
   void end_work();
+  void let_go();
   bool poll();
 
   Reactor& reactor_;
@@ -159,7 +162,7 @@ class Gpu {
   std::unique_ptr<Gart> gart_;
   std::unique_ptr<PermanentMemory> permanent_;
   std::optional<VmidPool> vmids_;
-  std::vector<base::UniqueFd> vectors_;  // MSI-X eventfds
+  InterruptLine line_;
   std::optional<InterruptController> interrupts_;
   std::optional<Psp> psp_;
   std::optional<EngineSet> engines_;
@@ -169,7 +172,6 @@ class Gpu {
   Registration device_watch_;
   Registration poller_;
   Registration interrupt_poller_;
-  std::vector<Registration> watches_;
 };
 
 }  // namespace gpuumd

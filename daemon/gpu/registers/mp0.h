@@ -13,17 +13,23 @@ using Message = base::Reg<1, 0x40 + N>;
 
 struct C2PMSG_33 : Message<33> {  // boot loader
   using COMPLETE = base::Field<C2PMSG_33, 31, 31, bool>;
-  // Absolute, for the wait that comes before discovery.
+  // Absolute, for what comes before discovery.
   static constexpr std::uint32_t kBeforeDiscovery = 0x16061;
 };
 struct C2PMSG_35 : Message<35> {};  // boot loader accepts commands
 struct C2PMSG_59 : Message<59> {};  // boot loader version
 
-enum class RingCommand : std::uint8_t { kNone = 0, kInitGpcom = 2, kDestroyRings = 3 };
+enum class RingCommand : std::uint8_t {
+  kNone = 0,
+  kInitGpcom = 2,
+  kDestroyRings = 3,
+  kMode1Reset = 7
+};
 struct C2PMSG_64 : Message<64> {
   using STATUS = base::Field<C2PMSG_64, 15, 0>;
   using COMMAND = base::Field<C2PMSG_64, 19, 16, RingCommand>;
   using RESPONSE = base::Field<C2PMSG_64, 31, 31, bool>;
+  static constexpr std::uint32_t kBeforeDiscovery = 0x16080;
 };
 struct C2PMSG_67 : Message<67> {};  // ring write pointer, in dwords
 struct C2PMSG_69 : Message<69> {};  // ring address, low half

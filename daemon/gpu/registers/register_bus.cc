@@ -26,14 +26,24 @@ base::Result<std::unique_ptr<RegisterBus>> RegisterBus::open(vfio::PciDevice& de
 RegisterBus::RegisterBus(vfio::PciDevice& device, std::unique_ptr<vfio::Bar> bar)
     : device_(device), bar_(std::move(bar)), direct_dwords_(bar_->size() / 4) {}
 
+// A register may hold all ones; the vendor id of a function that is there cannot.
+std::uint32_t RegisterBus::load(std::uint64_t offset) {
+  const auto value = bar_->read32(offset);
+  if (value == ~0u && !lost()) {
+    const auto vendor = device_.read_config(0, 2);
+    gone_ = vendor && *vendor == 0xFFFF;
+  }
+  return value;
+}
+
 std::uint32_t RegisterBus::read(std::uint32_t dword) {
   if (direct(dword)) {
     ++counters_.direct_reads;
-    return bar_->read32(std::uint64_t{4} * dword);
+    return load(std::uint64_t{4} * dword);
   }
   ++counters_.smn_reads;
   const bool high = select(dword);
-  const auto value = bar_->read32(kData);
+  const auto value = load(kData);
   deselect(high);
   return value;
 }

@@ -27,7 +27,9 @@ class RegisterBus final : public RegisterIo {
 
   std::uint32_t read(std::uint32_t dword) override;
   void write(std::uint32_t dword, std::uint32_t value) override;
-  bool lost() const override { return device_.lost(); }
+  // Also when registers and configuration space have read as all ones: the device has left the bus,
+  // and nobody has said so yet.
+  bool lost() const override { return gone_ || device_.lost(); }
 
   bool direct(std::uint32_t dword) const { return dword < direct_dwords_; }
   const Counters& counters() const { return counters_; }
@@ -35,6 +37,7 @@ class RegisterBus final : public RegisterIo {
  private:
   RegisterBus(vfio::PciDevice& device, std::unique_ptr<vfio::Bar> bar);
 
+  std::uint32_t load(std::uint64_t offset);
   // Points the window at a register and hands back whether the high half has to be cleared.
   bool select(std::uint32_t dword);
   void deselect(bool high);
@@ -42,6 +45,7 @@ class RegisterBus final : public RegisterIo {
   vfio::PciDevice& device_;
   std::unique_ptr<vfio::Bar> bar_;
   std::uint64_t direct_dwords_;
+  bool gone_ = false;
   Counters counters_;
 };
 

@@ -110,6 +110,17 @@ const std::map<std::string_view, Setter>& setters() {
          return set_choice(s.gpu.hdp, v,
                            {{"strict", HdpMode::kStrict}, {"off", HdpMode::kRelaxed}});
        }},
+      {"interrupts",
+       [](PodSetup& s, std::string_view v) {
+         return set_choice(s.gpu.interrupts, v,
+                           {{"msix", Interrupts::kMsix},
+                            {"intx", Interrupts::kIntx},
+                            {"none", Interrupts::kNone}});
+       }},
+      {"flr",
+       [](PodSetup& s, std::string_view v) {
+         return set_choice(s.gpu.function_reset, v, {{"on", true}, {"off", false}});
+       }},
       {"revision",
        [](PodSetup& s, std::string_view v) { return set_number(s.gpu.revision, v, 0, 15); }},
       {"pod",

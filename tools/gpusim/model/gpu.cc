@@ -229,9 +229,14 @@ BarMemory Gpu::bar_memory(Bar bar) const {
 MsixLayout Gpu::msix() const {
   const std::uint32_t segment3 = bases_.at(Ip::kNbio, 0, 3);
   MsixLayout layout;
+  if (options_.interrupts != Interrupts::kMsix) layout.vectors = 0;
   layout.table_offset = 4 * (segment3 + kMsixTable);
   layout.pba_offset = 4 * (segment3 + kMsixPending);
   return layout;
+}
+
+PciFeatures Gpu::features() const {
+  return {options_.interrupts == Interrupts::kIntx, options_.function_reset};
 }
 
 void Gpu::attach(HostBus& bus) {

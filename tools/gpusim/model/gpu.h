@@ -51,6 +51,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   std::uint64_t bar_size(Bar bar) const override;
   BarMemory bar_memory(Bar bar) const override;
   MsixLayout msix() const override;
+  PciFeatures features() const override;
   void attach(HostBus& bus) override;
   void detach() override;
   void reset() override;

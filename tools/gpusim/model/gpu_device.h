@@ -31,9 +31,15 @@ enum class Bar : std::uint8_t { kVram = 0, kDoorbells = 2, kRegisters = 5 };
 // segment 3 in the discovery table. 16 bytes a vector, and one 64-bit word of pending bits. The
 // server keeps these words itself and never passes an access to them on.
 struct MsixLayout {
-  unsigned vectors = 9;
+  unsigned vectors = 9;  // 0: no MSI-X
   std::uint32_t table_offset = 0;
   std::uint32_t pba_offset = 0;
+};
+
+// What a function may have or lack (docs/model.md, options `interrupts` and `flr`).
+struct PciFeatures {
+  bool intx = false;           // an INTx pin
+  bool function_reset = true;  // FLR, and DEVICE_RESET with it
 };
 
 // A part of a BAR that a client may map.
@@ -57,6 +63,7 @@ class GpuDevice : public Steppable {
   virtual std::uint64_t bar_size(Bar bar) const = 0;  // a power of two; BAR 5 below 2 GiB
   virtual BarMemory bar_memory(Bar bar) const = 0;
   virtual MsixLayout msix() const = 0;
+  virtual PciFeatures features() const { return {}; }
 
   // A client came: `bus` is valid until detach(). Memory and interrupts of the host are reached
   // through it only, and only from inside step(): never from the calls below, during which a client

@@ -25,8 +25,12 @@ class HostBus {
   virtual bool read(base::Iova at, std::span<std::byte> to) = 0;
   virtual bool write(base::Iova at, std::span<const std::byte> from) = 0;
 
-  // Raises MSI-X vector `vector`, unless masked or disabled (then its pending bit is set).
-  virtual void raise_msix(unsigned vector) = 0;
+  // Raises MSI-X vector `vector`, unless masked or disabled (then its pending bit is set). A
+  // function without MSI-X asserts its INTx line, if it has one.
+  virtual void raise_interrupt(unsigned vector) = 0;
+  // The driver has taken all: the INTx line is let go (docs/hardware/pci.md). MSI-X has no line.
+  // May be called at any time.
+  virtual void lower_line() = 0;
 };
 
 }  // namespace gpusim

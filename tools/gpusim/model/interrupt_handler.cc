@@ -220,7 +220,7 @@ void InterruptHandler::announce_write() {
   const InterruptRing& ring = rings_[0];
   if (host_ == nullptr || !ring.interrupt_enabled()) return;
   if (ring.rearm() && !std::exchange(armed_, false)) return;
-  host_->raise_msix(0);
+  host_->raise_interrupt(0);
   ++counters_.msis;
 }
 

@@ -73,7 +73,9 @@ void InterruptHandler::write_cntl(unsigned number, std::uint32_t value) {
 
 void InterruptHandler::write_rptr(unsigned number, std::uint32_t value) {
   if (!rings_[number].set_rptr(value)) ++counters_.bad_pointers;
-  if (number == 0) armed_ = true;
+  if (number != 0) return;
+  armed_ = true;
+  if (rings_[0].empty() && host_ != nullptr) host_->lower_line();
 }
 
 void InterruptHandler::define_ring0_only() {

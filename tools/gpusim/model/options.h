@@ -47,6 +47,9 @@ struct PodConfig {
   }
 };
 
+// What the PCI function signals interrupts with (docs/hardware/pci.md).
+enum class Interrupts : std::uint8_t { kMsix, kIntx, kNone };
+
 struct PodOptions {
   PodConfig config;
   // Whether the controller reports "complete" (state 5) by itself after a virtual-pod configuration
@@ -72,6 +75,8 @@ struct GpuOptions {
 
   StallScope stall = StallScope::kQueue;
   HdpMode hdp = HdpMode::kStrict;
+  Interrupts interrupts = Interrupts::kMsix;
+  bool function_reset = true;
   unsigned revision = 0;  // silicon revision in the strap register; bit 4: AID stepping A1
 
   PodOptions pod;

@@ -1,7 +1,6 @@
 #include "tools/gpusim/server/msix.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
+#include "tools/gpusim/server/signal.h"
 
 namespace gpusim {
 
@@ -86,13 +85,7 @@ void Msix::raise(unsigned vector) {
   send_pending();
 }
 
-void Msix::trigger(unsigned vector) {
-  const int fd = table_[vector].eventfd.get();
-  // One whose counter is full is readable all the same, and a write to it would block us; one
-  // in error may raise a signal. It is the client's, so its flags are not ours to change.
-  pollfd room{fd, POLLOUT, 0};
-  if (fd >= 0 && ::poll(&room, 1, 0) == 1 && room.revents == POLLOUT) ::eventfd_write(fd, 1);
-}
+void Msix::trigger(unsigned vector) { signal_client(table_[vector].eventfd.get()); }
 
 void Msix::send_pending() {
   for (unsigned i = 0; i < vectors(); ++i) {

@@ -10,6 +10,7 @@ namespace {
 
 // PCI and PCI Express base specifications; names as there.
 constexpr std::size_t kCommand = 0x04;
+constexpr std::size_t kStatus = 0x06;
 constexpr std::uint16_t kCommandWritable = 0x0546;  // memory, master, parity, SERR, INTx disable
 constexpr std::size_t kDeviceControl = PciConfig::kPcieCapability + 0x08;
 constexpr std::size_t kMsixControl = PciConfig::kMsixCapability + 0x02;
@@ -23,7 +24,7 @@ PciConfig::PciConfig(const GpuDevice& device) {
   set16(0x00, identity.vendor);
   set16(0x02, identity.device);
   set16(kCommand, 0, kCommandWritable);
-  set16(0x06, 0x0010);  // a capability list
+  set16(kStatus, 0x0010);  // a capability list
   set32(0x08, identity.class_code << 8 | identity.revision);
   set_bar(0x10, device.bar_size(Bar::kVram), kBar64 | kBarPrefetchable, true);
   set_bar(0x18, device.bar_size(Bar::kDoorbells), kBar64, true);
@@ -31,9 +32,11 @@ PciConfig::PciConfig(const GpuDevice& device) {
   set16(0x2C, identity.subsystem_vendor);
   set16(0x2E, identity.subsystem);
   set32(0x34, kPcieCapability);
-  set16(0x3C, 0, 0x00FF);  // interrupt line; pin 0: no INTx
-  set_pcie();
-  set_msix(device.msix());
+  // Interrupt line and pin: 0 is no pin, 1 INTA.
+  set16(0x3C, device.features().intx ? 0x0100 : 0, 0x00FF);
+  const MsixLayout msix = device.msix();
+  set_pcie(msix.vectors != 0, device.features().function_reset);
+  if (msix.vectors != 0) set_msix(msix);
 }
 
 void PciConfig::set16(std::size_t at, std::uint16_t value, std::uint16_t writable) {
@@ -54,13 +57,14 @@ void PciConfig::set_bar(std::size_t at, std::uint64_t size, std::uint32_t type, 
   if (wide) set32(at + 4, 0, static_cast<std::uint32_t>(writable >> 32));
 }
 
-void PciConfig::set_pcie() {
+void PciConfig::set_pcie(bool has_msix, bool function_reset) {
   constexpr std::size_t at = kPcieCapability;
-  set16(at + 0x00, 0x0010 | kMsixCapability << 8);
-  set16(at + 0x02, 0x0002);                   // version 2, endpoint
-  set32(at + 0x04, 1u << 28 | 1u << 15 | 1);  // FLR, role-based errors, 256-byte payload
-  set16(kDeviceControl, 0x2810, 0x7FFF);      // bit 15 starts an FLR and reads 0
-  set32(at + 0x0C, 16u << 4 | 5);             // link: x16 at 32 GT/s
+  set16(at + 0x00, 0x0010 | (has_msix ? kMsixCapability << 8 : 0));
+  set16(at + 0x02, 0x0002);  // version 2, endpoint
+  // FLR, role-based errors, 256-byte payload
+  set32(at + 0x04, (function_reset ? 1u << 28 : 0) | 1u << 15 | 1);
+  set16(kDeviceControl, 0x2810, 0x7FFF);  // bit 15 starts an FLR and reads 0
+  set32(at + 0x0C, 16u << 4 | 5);         // link: x16 at 32 GT/s
   set16(at + 0x10, 0, 0x00C3);
   set16(at + 0x12, 16u << 4 | 5);
   set32(at + 0x24, 1u << 4);               // completion time-outs can be disabled
@@ -85,11 +89,11 @@ PciConfig::Effect PciConfig::write(std::size_t offset, std::span<const std::byte
   for (std::size_t i = 0; i < from.size(); ++i) {
     const std::size_t at = offset + i;
     if (at == kDeviceControl + 1 && (from[i] & std::byte{0x80}) != std::byte{})
-      effect.function_reset = true;
+      effect.function_reset = bit(kPcieCapability + 7, 4);
     const std::byte changed = (bytes_[at] ^ from[i]) & writable_[at];
     bytes_[at] ^= changed;
-    if (changed != std::byte{} && (at == kMsixControl + 1 || at == kCommand))
-      effect.msix_changed = true;
+    const bool a_switch = at == kMsixControl + 1 || at == kCommand || at == kCommand + 1;
+    if (changed != std::byte{} && a_switch) effect.interrupts_changed = true;
   }
   return effect;
 }
@@ -105,9 +109,11 @@ void PciConfig::put_bit(std::size_t byte, unsigned number, bool on) {
 
 bool PciConfig::memory_space() const { return bit(kCommand, 1); }
 bool PciConfig::bus_master() const { return bit(kCommand, 2); }
+bool PciConfig::intx_disabled() const { return bit(kCommand + 1, 2); }
 bool PciConfig::msix_enabled() const { return bit(kMsixControl + 1, 7); }
 bool PciConfig::msix_function_masked() const { return bit(kMsixControl + 1, 6); }
 void PciConfig::set_memory_space(bool on) { put_bit(kCommand, 1, on); }
 void PciConfig::set_msix_enabled(bool on) { put_bit(kMsixControl + 1, 7, on); }
+void PciConfig::set_interrupt_status(bool on) { put_bit(kStatus, 3, on); }
 
 }  // namespace gpusim

@@ -25,7 +25,7 @@ class PciConfig {
 
   struct Effect {
     bool function_reset = false;
-    bool msix_changed = false;
+    bool interrupts_changed = false;  // a switch of MSI-X, INTx or bus mastering
   };
   Effect write(std::size_t offset, std::span<const std::byte> from);
 
@@ -33,17 +33,20 @@ class PciConfig {
   bool bus_master() const;
   bool msix_enabled() const;
   bool msix_function_masked() const;
+  bool intx_disabled() const;
 
   // What vfio-pci of the kernel does on behalf of whoever opens a device: memory decoding is on
   // from the start, and setting interrupt descriptors turns MSI-X on.
   void set_memory_space(bool on);
   void set_msix_enabled(bool on);
+  // Of the status register.
+  void set_interrupt_status(bool on);
 
  private:
   void set16(std::size_t at, std::uint16_t value, std::uint16_t writable = 0);
   void set32(std::size_t at, std::uint32_t value, std::uint32_t writable = 0);
   void set_bar(std::size_t at, std::uint64_t size, std::uint32_t type, bool wide);
-  void set_pcie();
+  void set_pcie(bool has_msix, bool function_reset);
   void set_msix(const MsixLayout& layout);
   bool bit(std::size_t byte, unsigned number) const;
   void put_bit(std::size_t byte, unsigned number, bool on);

@@ -45,6 +45,7 @@ Session::Session(base::UniqueFd socket, GpuDevice& device, PciFunction& function
 Session::~Session() {
   device_.detach();
   function_.msix.clear_eventfds();
+  function_.intx.set_eventfd({});
 }
 
 void Session::break_session(const char* why) {
@@ -108,9 +109,7 @@ Session::Answer Session::execute(Message& message) {
       return dma_unmap(message);
     case wire::kDeviceGetInfo:
       if (!payload<wire::DeviceInfo>(message)) return refuse(EINVAL);
-      return answer_with(wire::DeviceInfo{sizeof(wire::DeviceInfo),
-                                          wire::kDeviceCanReset | wire::kDevicePci, wire::kRegions,
-                                          wire::kIrqIndexes});
+      return device_info();
     case wire::kGetRegionInfo:
       return region_info(message);
     case wire::kGetRegionIoFds: {
@@ -128,6 +127,7 @@ Session::Answer Session::execute(Message& message) {
     case wire::kRegionWrite:
       return region_write(message);
     case wire::kDeviceReset:
+      if (!device_.features().function_reset) return refuse(EOPNOTSUPP);
       reset_device();
       return {};
     default:
@@ -175,6 +175,12 @@ Session::Answer Session::version(const Message& message) {
   return answer;
 }
 
+Session::Answer Session::device_info() const {
+  const std::uint32_t reset = device_.features().function_reset ? wire::kDeviceCanReset : 0;
+  return answer_with(wire::DeviceInfo{sizeof(wire::DeviceInfo), reset | wire::kDevicePci,
+                                      wire::kRegions, wire::kIrqIndexes});
+}
+
 Session::Answer Session::irq_info(const Message& message) const {
   const auto request = payload<wire::IrqInfo>(message);
   if (!request || request->index >= wire::kIrqIndexes) return refuse(EINVAL);
@@ -183,12 +189,18 @@ Session::Answer Session::irq_info(const Message& message) const {
     info.flags = wire::kIrqEventfd | wire::kIrqNoResize;
     info.count = function_.msix.vectors();
   }
+  if (request->index == wire::kIntxIndex && function_.intx.present()) {
+    info.flags = wire::kIrqEventfd | wire::kIrqMaskable | wire::kIrqAutomasked;
+    info.count = 1;
+  }
   return answer_with(info);
 }
 
 Session::Answer Session::set_irqs(Message& message) {
   const auto request = payload<wire::IrqSet>(message);
-  if (!request || request->index != wire::kMsixIndex) return refuse(EINVAL);
+  if (request && request->index == wire::kIntxIndex) return set_intx(*request, message);
+  if (!request || request->index != wire::kMsixIndex || function_.msix.vectors() == 0)
+    return refuse(EINVAL);
   if (!base::fits(request->start, request->count, function_.msix.vectors())) return refuse(EINVAL);
   constexpr std::uint32_t kActions =
       wire::kIrqActionMask | wire::kIrqActionUnmask | wire::kIrqActionTrigger;
@@ -204,8 +216,45 @@ Session::Answer Session::set_irqs(Message& message) {
     function_.msix.set_eventfd(request->start + i, std::move(fd));
   }
   function_.config.set_msix_enabled(true);
-  function_.update_msix();
+  function_.update_interrupts();
   return {};
+}
+
+// One line: what may be masked and unmasked as well, by hand only.
+Session::Answer Session::set_intx(const wire::IrqSet& request, Message& message) {
+  const std::uint32_t data =
+      request.flags & (wire::kIrqDataNone | wire::kIrqDataBool | wire::kIrqDataEventfd);
+  const std::uint32_t action = request.flags & ~data;
+  auto& line = function_.intx;
+  if (!line.present() || !base::fits(request.start, request.count, std::uint32_t{1}))
+    return refuse(EINVAL);
+  if (action == wire::kIrqActionTrigger && data == wire::kIrqDataEventfd && request.count == 1 &&
+      message.fds.size() <= 1) {
+    line.set_eventfd(message.fds.empty() ? base::UniqueFd() : std::move(message.fds.front()));
+    return {};
+  }
+  if (data == wire::kIrqDataNone && request.count == 0 && action == wire::kIrqActionTrigger) {
+    line.set_eventfd({});
+    return {};
+  }
+  const auto chosen = std::span(message.body).subspan(sizeof request);
+  if (request.count != 1 || (data != wire::kIrqDataNone && data != wire::kIrqDataBool) ||
+      (data == wire::kIrqDataBool && chosen.empty()))
+    return refuse(EINVAL);
+  if (data == wire::kIrqDataBool && chosen.front() == std::byte{}) return {};
+  switch (action) {
+    case wire::kIrqActionMask:
+      line.set_masked(true);
+      return {};
+    case wire::kIrqActionUnmask:
+      line.set_masked(false);
+      return {};
+    case wire::kIrqActionTrigger:
+      line.trigger();
+      return {};
+    default:
+      return refuse(EINVAL);
+  }
 }
 
 // Without descriptors: take all away (none, count 0), or trigger by hand.
@@ -215,7 +264,7 @@ Session::Answer Session::trigger_irqs(const wire::IrqSet& request, const Message
     if (request.start != 0) return refuse(EINVAL);
     function_.msix.clear_eventfds();
     function_.config.set_msix_enabled(false);
-    function_.update_msix();
+    function_.update_interrupts();
     return {};
   }
   if (request.count == 0 || (data != wire::kIrqDataNone && data != wire::kIrqDataBool))
@@ -235,6 +284,7 @@ void Session::reset_device() {
   ++counters_.resets;
   device_.reset();
   function_.msix.reset();
+  function_.lower();
 }
 
 }  // namespace gpusim

@@ -19,6 +19,7 @@
 #include "tools/gpusim/model/gpu_device.h"
 #include "tools/gpusim/server/channel.h"
 #include "tools/gpusim/server/dma_map.h"
+#include "tools/gpusim/server/intx.h"
 #include "tools/gpusim/server/msix.h"
 #include "tools/gpusim/server/pci_config.h"
 #include "tools/gpusim/server/wake_page.h"
@@ -54,14 +55,27 @@ struct ServerCounters {
 
 // What of the PCI function outlives a client (docs/hardware/choices.md D56).
 struct PciFunction {
-  explicit PciFunction(const GpuDevice& device) : config(device), msix(device.msix()) {}
+  explicit PciFunction(const GpuDevice& device)
+      : config(device), msix(device.msix()), intx(device.features().intx) {}
 
-  void update_msix() {
+  // After a change of a switch in the configuration space.
+  void update_interrupts() {
     msix.set_function(config.msix_enabled() && config.bus_master(), config.msix_function_masked());
+    intx.set_disabled(config.intx_disabled());
+  }
+  void raise(unsigned vector) {
+    msix.raise(vector);
+    intx.raise();
+    config.set_interrupt_status(intx.asserted());
+  }
+  void lower() {
+    intx.lower();
+    config.set_interrupt_status(false);
   }
 
   PciConfig config;
   Msix msix;
+  Intx intx;
 };
 
 class Session final : private HostBus {
@@ -101,8 +115,10 @@ class Session final : private HostBus {
   Answer dma_map(Message& message);
   Answer dma_unmap(const Message& message);
   Answer region_info(const Message& message) const;
+  Answer device_info() const;
   Answer irq_info(const Message& message) const;
   Answer set_irqs(Message& message);
+  Answer set_intx(const wire::IrqSet& request, Message& message);
   Answer trigger_irqs(const wire::IrqSet& request, const Message& message);
   Answer region_read(const Message& message);
   Answer region_write(const Message& message);
@@ -121,7 +137,8 @@ class Session final : private HostBus {
   std::byte* direct(base::Iova at, std::size_t size, bool write) override;
   bool read(base::Iova at, std::span<std::byte> to) override;
   bool write(base::Iova at, std::span<const std::byte> from) override;
-  void raise_msix(unsigned vector) override;
+  void raise_interrupt(unsigned vector) override;
+  void lower_line() override;
 
   bool bus_works() const;
   bool read_piece(const DmaMap::Piece& piece, std::uint64_t at, std::span<std::byte> to);

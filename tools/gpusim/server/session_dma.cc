@@ -195,8 +195,10 @@ std::optional<Message> Session::await_reply(std::uint16_t id, std::uint16_t comm
   return std::nullopt;
 }
 
-void Session::raise_msix(unsigned vector) {
-  if (!device_.gone()) function_.msix.raise(vector);
+void Session::raise_interrupt(unsigned vector) {
+  if (!device_.gone()) function_.raise(vector);
 }
+
+void Session::lower_line() { function_.lower(); }
 
 }  // namespace gpusim

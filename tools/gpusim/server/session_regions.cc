@@ -188,7 +188,7 @@ int Session::write_doorbell(std::uint64_t offset, std::span<const std::byte> fro
 
 void Session::write_config(std::uint64_t offset, std::span<const std::byte> from) {
   const PciConfig::Effect effect = function_.config.write(offset, from);
-  if (effect.msix_changed) function_.update_msix();
+  if (effect.interrupts_changed) function_.update_interrupts();
   if (effect.function_reset) reset_device();
 }
 

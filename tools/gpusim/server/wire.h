@@ -114,6 +114,8 @@ struct IrqInfo {
   std::uint32_t count;
 };
 inline constexpr std::uint32_t kIrqEventfd = 1;
+inline constexpr std::uint32_t kIrqMaskable = 2;
+inline constexpr std::uint32_t kIrqAutomasked = 4;
 inline constexpr std::uint32_t kIrqNoResize = 8;
 
 struct IrqSet {
@@ -146,6 +148,7 @@ struct DmaAccess {
 inline constexpr std::uint32_t kRegions = 9;  // as VFIO's PCI regions
 inline constexpr std::uint32_t kConfigRegion = 7;
 inline constexpr std::uint32_t kIrqIndexes = 5;  // INTx, MSI, MSI-X, error, request
+inline constexpr std::uint32_t kIntxIndex = 0;
 inline constexpr std::uint32_t kMsixIndex = 2;
 
 // What we accept and announce.

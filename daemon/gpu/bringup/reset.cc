@@ -1,0 +1,85 @@
+#include "daemon/gpu/bringup/reset.h"
+
+#include <memory>
+#include <utility>
+
+#include "daemon/gpu/registers/describe.h"
+#include "daemon/gpu/registers/mp0.h"
+
+namespace gpuumd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Mailbox = base::Value<mp0::C2PMSG_64>;
+
+// One mode-1 reset under way.
+class Mode1Reset {
+ public:
+  Mode1Reset(vfio::PciDevice& device, BootState& boot) : device_(device), boot_(boot) {}
+
+  base::Result<bool> poll() {
+    if (state_ == State::kIdle && !begin()) return true;
+    read_ = Mailbox(boot_.io->read(mp0::C2PMSG_64::kBeforeDiscovery));
+    // A device in the middle of its reset may read as all ones.
+    if (!read_.get<mp0::C2PMSG_64::RESPONSE>() || read_.raw() == ~0u) return false;
+    if (state_ == State::kMailboxBusy) {
+      boot_.io->write(mp0::C2PMSG_64::kBeforeDiscovery,
+                      Mailbox().with<mp0::C2PMSG_64::COMMAND>(mp0::RingCommand::kMode1Reset).raw());
+      state_ = State::kResetting;
+      return false;
+    }
+    if (read_.get<mp0::C2PMSG_64::STATUS>() != 0)
+      return base::fail(base::Errc::kDeviceError,
+                        "mode-1 reset: " + reads("C2PMSG_64", read_.raw()));
+    if (auto again = enable_memory(device_); !again) return std::unexpected(again.error());
+    boot_.remarks.push_back("reset by its security processor (mode 1): " +
+                            boot_.function_reset_refused);
+    return true;
+  }
+
+  std::string waiting_for() const {
+    return reads("C2PMSG_64", read_.raw()) + ", bit 31 expected " +
+           (state_ == State::kResetting ? "after a mode-1 reset" : "before a command");
+  }
+
+ private:
+  enum class State { kIdle, kMailboxBusy, kResetting };
+
+  // False: there is nothing to reset.
+  bool begin() {
+    if (boot_.function_reset_refused.empty()) return false;
+    const base::Value<mp0::C2PMSG_33> loader(boot_.io->read(mp0::C2PMSG_33::kBeforeDiscovery));
+    state_ = State::kMailboxBusy;
+    return loader.get<mp0::C2PMSG_33::COMPLETE>();
+  }
+
+  vfio::PciDevice& device_;
+  BootState& boot_;
+  State state_ = State::kIdle;
+  Mailbox read_;
+};
+
+}  // namespace
+
+Step reset_step(vfio::PciDevice& device, BootState& boot) {
+  Step step{.name = step_name::kReset, .deadline = seconds(5), .up = {}, .down = {}};
+  step.up.start = [&device, &boot]() -> base::Result<void> {
+    auto done = device.reset();
+    if (done || done.error().code != base::Errc::kUnsupported) return done;
+    boot.function_reset_refused = done.error().step;
+    return {};
+  };
+  return step;
+}
+
+Step mode1_reset_step(vfio::PciDevice& device, BootState& boot) {
+  Step step{.name = step_name::kMode1Reset, .deadline = seconds(10), .up = {}, .down = {}};
+  auto reset = std::make_shared<Mode1Reset>(device, boot);
+  step.up.poll = [reset] { return reset->poll(); };
+  step.up.waiting_for = [reset] { return reset->waiting_for(); };
+  step.up.every = milliseconds(5);
+  return step;
+}
+
+}  // namespace gpuumd

@@ -1,0 +1,20 @@
+// Bring-up begins with a device as after power on: reset by its function, or, where that must not
+// or cannot be (docs/vfio.md, "Reset"), by its security processor.
+#pragma once
+
+#include "daemon/gpu/bringup/bring_up.h"
+#include "daemon/gpu/bringup/steps.h"
+#include "vfio/pci_device.h"
+
+namespace gpuumd {
+
+// Resets the function. Where the backend refuses to (kUnsupported), leaves the reason in
+// `boot.function_reset_refused` and goes on; any other error ends bring-up.
+Step reset_step(vfio::PciDevice& device, BootState& boot);
+
+// After PciReady, which has turned bus mastering off. Does nothing to a function that was reset,
+// nor to a device that has not booted since power on: nothing runs on it. Else the mode-1 reset of
+// docs/hardware/psp.md, and the command register again.
+Step mode1_reset_step(vfio::PciDevice& device, BootState& boot);
+
+}  // namespace gpuumd

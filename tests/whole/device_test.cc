@@ -1,0 +1,93 @@
+// Devices that lack what others have, and devices that go.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/whole/client.h"
+
+namespace whole {
+namespace {
+
+using namespace gpuumd;
+using nlohmann::json;
+
+constexpr std::uint64_t kSize = 4 << 20;
+
+class Devices : public System {
+ protected:
+  void start_one(std::map<std::string, std::string> model) {
+    start({.gpus = 1, .model = std::move(model), .daemon = {}});
+  }
+  // Copies in both directions, the first through faults: interrupts have to arrive for that.
+  void expect_works() {
+    auto client = connect();
+    auto device = open(client);
+    auto space = Space::make(device, GPUUMD_VM_FAULTS);
+    auto buffer = vram(device, kSize);
+    space.map_on_fault(kVa, buffer, kSize, 256 << 10);
+    const auto data = random_bytes(kSize, 7);
+    must(space.staging.upload(kVa, data, Wait(30s)));
+    EXPECT_TRUE(space.read(kVa, kSize) == data);
+  }
+  // What the daemon says of the device that is not as usual.
+  std::string remarks() {
+    auto client = connect();
+    const auto status = json::parse(must(client.query(GPUUMD_QUERY_STATUS, 0)));
+    const auto& device = status.is_array() ? status.at(0) : status;
+    return device.value("remarks", json::array()).dump();
+  }
+  bool has_client() {
+    return json::parse(control(R"({"command": "counters"})")).at("gpus").at(0).at("connected");
+  }
+};
+
+TEST_F(Devices, WithoutMsixInterruptsComeByIntx) {
+  start_one({{"interrupts", "intx"}});
+  for (int round = 0; round < 3; ++round) expect_works();
+  EXPECT_NE(remarks().find("INTx"), std::string::npos) << remarks();
+}
+
+TEST_F(Devices, WithoutFunctionResetTheSecurityProcessorResetsThem) {
+  start_one({{"flr", "off"}});
+  expect_works();
+  EXPECT_NE(remarks().find("mode 1"), std::string::npos) << remarks();
+  {
+    auto client = connect();
+    auto device = open(client);
+    auto space = Space::make(device);
+    auto buffer = vram(device, kSize);
+    must(space.vm.map(kVa, buffer, 0, kSize, kReadWrite));
+    for (int n = 0; n < 100; ++n) must(space.queue.copy(kVa, kVa + kSize / 2, kSize / 2));
+    must(space.queue.signal(space.fence, 1));
+    must(space.queue.submit());
+    kill_daemon(0);  // its engine is busy
+  }
+  start_daemon(0);
+  expect_works();
+}
+
+// Nobody tells the daemon: it finds registers and configuration space all ones.
+TEST_F(Devices, ThatGoAreNoticedToldAndLetGo) {
+  start_one({});
+  auto client = connect();
+  auto device = open(client);
+  auto witness = connect();
+  auto other = open(witness);
+  auto space = Space::make(device);
+  auto buffer = vram(device, kSize);
+  must(space.vm.map(kVa, buffer, 0, kSize, kReadWrite));
+  EXPECT_TRUE(has_client());
+  control(R"({"command": "device.gone"})");
+  const auto unmapped = space.vm.unmap(kVa, kSize, Wait(20s));  // flushes a TLB
+  ASSERT_FALSE(unmapped);
+  EXPECT_EQ(unmapped.error().status, GPUUMD_DEVICE_LOST) << unmapped.error().text;
+  EXPECT_TRUE(wait_event(witness, GPUUMD_EVENT_DEVICE_LOST));
+  const auto ping = other.create_vm(0, Wait(20s));
+  ASSERT_FALSE(ping);
+  EXPECT_EQ(ping.error().status, GPUUMD_DEVICE_LOST) << ping.error().text;
+  EXPECT_TRUE(eventually([this] { return !has_client(); })) << "the daemon still holds the device";
+  end_daemon(0, 1);
+}
+
+}  // namespace
+}  // namespace whole
