@@ -48,7 +48,8 @@ Session::Session(Device& device, SessionId id, ClientIdentity client, Channel& c
 Session::~Session() { assert(open_ == 0 && vms_.empty() && queues_.empty()); }
 
 void Session::reply(RequestId id, base::Result<Reply> result) {
-  // What a device does not do because it is going ends in several ways; the client is told the cause.
+  // What a device does not do because it is going ends in several ways; the client is told the
+  // cause.
   const auto of_the_device = [](base::Errc code) {
     return code == base::Errc::kTimeout || code == base::Errc::kDisconnected ||
            code == base::Errc::kDeviceError || code == base::Errc::kProtocol;
