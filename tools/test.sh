@@ -2,21 +2,30 @@
 # Installs what is missing, builds, runs every test, and closes with a line "N passed, N failed". What CI
 # runs (.ci/run) is this.
 #
-#   tools/test.sh             debug build, every test, the whole system with both sizes of BAR 0; then
-#                             clang, AddressSanitizer with every test, ThreadSanitizer with those
-#                             where threads meet
-#   tools/test.sh --debug     the debug build alone
-#   tools/test.sh --only X    only the ctest entries whose name matches the expression X
+#   tools/test.sh             debug build, every test, the whole system with both sizes of BAR 0; the guest
+#                             tests (tests/rig/run.sh); then clang, AddressSanitizer with every test,
+#                             ThreadSanitizer with those where threads meet
+#   tools/test.sh --debug     the debug build alone, with the guest tests
+#   tools/test.sh --only X    only the ctest entries whose name matches the expression X, without the guest tests
+#   --no-rig                  leaves the guest tests out
+#   --no-kernel-build         guest tests with Debian's kernel: the group interface alone
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
 all=1
 only=.
+rig=1
+rig_options=()
 while [ $# -gt 0 ]; do
   case $1 in
   --debug) all=0 ;;
-  --only) only=${2:?--only needs an expression}; shift ;;
-  *) echo "usage: tools/test.sh [--debug] [--only EXPRESSION]" >&2; exit 2 ;;
+  --only) only=${2:?--only needs an expression}; rig=0; shift ;;
+  --no-rig) rig=0 ;;
+  --no-kernel-build) rig_options+=(--no-kernel-build) ;;
+  *)
+    echo "usage: tools/test.sh [--debug] [--only EXPRESSION] [--no-rig] [--no-kernel-build]" >&2
+    exit 2
+    ;;
   esac
   shift
 done
@@ -25,7 +34,14 @@ start=$SECONDS
 passed=0
 failed=0
 results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+setup_pid=
+end() {
+  [ -z "$setup_pid" ] || kill -- "-$setup_pid" 2>/dev/null
+  rm -rf "$results"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 # The cache may be shared by clones at different paths.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
@@ -62,7 +78,34 @@ run() {
   failed=$((failed + ${counts#* }))
 }
 
+# The guest's kernel is built beside the builds and unit tests, and gets what they leave.
+begin_rig() {
+  mkdir -p build/rig
+  setsid nice -n 19 tests/rig/setup.sh ${rig_options[@]+"${rig_options[@]}"} >build/rig/setup.log 2>&1 &
+  setup_pid=$!
+}
+
+# Its last line has the counts.
+run_rig() {
+  local out="$results/rig" line
+  say "guest tests: wait for their set-up (build/rig/setup.log)"
+  wait "$setup_pid"
+  setup_pid=
+  say "guest tests"
+  tests/rig/run.sh ${rig_options[@]+"${rig_options[@]}"} >"$out" 2>&1
+  grep -E '^(FAIL|skip|rig:)' "$out"
+  line=$(tail -n 1 "$out")
+  if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+    passed=$((passed + BASH_REMATCH[1]))
+    failed=$((failed + BASH_REMATCH[2]))
+  else
+    failed=$((failed + 1))
+    echo "FAILED: guest tests came to no end: $line"
+  fi
+}
+
 step "packages" tools/setup.sh
+[ $rig -eq 0 ] || begin_rig
 step "checks: format, citations, layers" tools/check.sh
 step "build: debug (g++)" build debug
 run debug . GPUUMD_TEST_BAR0=64M
@@ -75,6 +118,12 @@ if [ $all -eq 1 ]; then
   run asan whole GPUUMD_TEST_BAR0=vram
   step "build: tsan" build tsan
   run tsan threads TSAN_OPTIONS=halt_on_error=1
+fi
+# Last of all: a kernel that is built from nothing takes its time.
+if [ $rig -eq 1 ]; then
+  run_rig
+else
+  say "LEFT OUT: the guest tests (kernel VFIO by iommufd and by group, IOMMUs, hot-plug): tests/rig/run.sh runs them"
 fi
 say "done"
 echo "$passed passed, $failed failed"

@@ -184,13 +184,13 @@ class Pod(Boot):
         with self.check("bound again: works again"):
             self.guest.bind(self.guest.gpu(0))
             self.serves()
+        with self.check("off the bus while the daemon has it: everything reads all ones"):
+            self.falls_off_the_bus()
+        with self.check("taken out by the kernel while the daemon has it, and found again"):
+            self.taken_out()
+        # The last: QEMU may not survive it.
         with self.check("unplugged while the daemon has it (device_del)"):
             self.unplugged()
-        with self.check("plugged in again: works again"):
-            self.plugged()
-        # The last: there is no model any more.
-        with self.check("the device's server killed"):
-            self.lost_by(self.kill_model)
 
     def outside(self):
         return outside.Node(self.rig.bin, self.directory, f"vfio-user:{self.model.socket(1)}")
@@ -229,9 +229,13 @@ class Pod(Boot):
         if code == 0:
             raise Trouble("the copy was done all the same")
         # "DMAR: [DMA Read NO_PASID] Request device [01:00.0] fault addr 0x..."
-        fault = self.guest.kernel_says(r"DMAR: .*Request device.*fault addr (?:0x)?([0-9a-f]+)")
-        iova = int(fault.group(1), 16)
-        wait_until("the daemon's line with the IOVA", lambda: self.guest.said("stray", f"(?i)0x0*{iova >> 12:x}"), 10)
+        pattern = r"DMAR: .*Request device.*fault addr (?:0x)?([0-9a-f]+)"
+        self.guest.kernel_says(pattern)
+        line = wait_until("the daemon's line with the IOVA", lambda: self.guest.said("stray", "IOVA 0x"), 10)
+        told = int(re.search(r"IOVA 0x([0-9a-f]+)", line).group(1), 16) >> 12
+        refused = {int(at, 16) >> 12 for at in re.findall(pattern, self.guest.run("dmesg")[1])}
+        if told not in refused:
+            raise Trouble(f"the daemon says page {told:#x}, the kernel {sorted(map(hex, refused))}")
         self.guest.end_daemon("stray", pid)
 
     def bad_input(self):
@@ -247,33 +251,38 @@ class Pod(Boot):
             guest.end_daemon("first", pid)
         with self.check("configuration space all ones"):
             self.model.command("device.gone", gpu=0)
-            guest.refused(self.device(0, self.backends[0]))
-            self.model.command("device.gone", gpu=0, on=False)
+            try:
+                guest.refused(self.device(0, self.backends[0]), "all ones")
+            finally:
+                self.model.command("device.gone", gpu=0, on=False)
             self.serves()
         with self.check("the device vanishes during bring-up, at any moment"):
             self.vanishes()
 
     def vanishes(self):
-        """Ten bring-ups, each with the device gone after another while."""
-        device, ended = self.device(0, self.backends[0]), 0
-        for tenth in range(10):
-            self.guest.must(f": >/tmp/vanish.log; (gpuumd --device {device} --runtime-dir /run/vanish --log-level off; "
-                            f"echo exit $?) >/tmp/vanish.log 2>&1 &")
-            time.sleep(0.15 * tenth)
+        """Bring-ups, each with the device gone after another while."""
+        ended = 0
+        for tenths in (1, 4, 9):
+            self.guest.must(f": >/tmp/vanish.log; (gpuumd --device {self.device(0, self.backends[0])} "
+                            f"--runtime-dir /run/vanish --log-level off; echo exit $?) >/tmp/vanish.log 2>&1 &")
+            time.sleep(tenths / 10)
             self.model.command("device.gone", gpu=0)
-            self.guest.must("sleep 2; killall -TERM gpuumd 2>/dev/null; true")
-            code = self.guest.machine.wait_line("vanish", 1, "exit ", 60)
-            text = self.guest.log("vanish")
-            if code not in "01" or len([line for line in text.splitlines() if line]) > 3:
-                raise Trouble(f"gone after {0.15 * tenth:.2f} s it ended with {code}: {text!r}")
+            try:
+                self.guest.must("sleep 1; killall -TERM gpuumd 2>/dev/null; true")
+                code = self.guest.machine.wait_line("vanish", 1, "exit ", 60)
+            finally:
+                self.model.command("device.gone", gpu=0, on=False)
+            lines = [line for line in self.guest.log("vanish").splitlines() if line.startswith("gpuumd: ")]
+            # It may have been ready before.
+            if code not in "01" or len([line for line in lines if "ready" not in line]) != (1 if code == "1" else 0):
+                raise Trouble(f"gone after {tenths / 10} s it ended with {code}: {lines}")
             ended += code == "1"
-            self.model.command("device.gone", gpu=0, on=False)
         if ended == 0:
-            raise Trouble("no bring-up of ten noticed")
+            raise Trouble("no bring-up noticed")
         self.serves()
 
-    def lost_by(self, take_away):
-        """A daemon with a client at work; the device is taken; the client is told, the daemon lets go and ends."""
+    def lose(self, take_away):
+        """A daemon with a client at work; the device is taken; the client is told, the daemon lets go. Its pid."""
         guest = self.guest
         pid = guest.daemon("loser", self.device(0, self.backends[0]))
         guest.must("(while gpuctl --runtime-dir /run/loser --timeout 100 demo --mib 4; do echo round; done; "
@@ -283,32 +292,50 @@ class Pod(Boot):
         guest.machine.wait_line("client", 1, "exit", 60)
         if not guest.said("client", "lost"):
             raise Trouble(f"the client was told: {last_line(guest.log('client').replace('exit', ''))}")
-        code, text = guest.run("gpuctl --runtime-dir /run/loser status")
-        if code != 7:
-            raise Trouble(f"gpuctl status gives {code}, not 7 (lost): {last_line(text)}")
         wait_until("the daemon to let go of VFIO's descriptors",
-                   lambda: not re.search("vfio|iommufd", guest.run(f"ls -l /proc/{pid}/fd")[1]), 20)
-        guest.end_daemon("loser", pid)
+                   lambda: not re.search("vfio|/dev/iommu", guest.run(f"ls -l /proc/{pid}/fd")[1]), 20)
+        return pid
+
+    def lost_by(self, take_away):
+        """As lose(); then it shows the device as lost, and ends."""
+        pid = self.lose(take_away)
+        text = self.guest.must("gpuctl --runtime-dir /run/loser list")
+        if "lost" not in text:
+            raise Trouble(f"gpuctl list does not show it as lost: {last_line(text)}")
+        self.guest.end_daemon("loser", pid)
+
+    def falls_off_the_bus(self):
+        try:
+            self.lost_by(lambda: self.model.command("device.gone", gpu=0))
+        finally:
+            self.model.command("device.gone", gpu=0, on=False)
+        self.serves()
+
+    def taken_out(self):
+        address = self.guest.gpu(0)
+        try:
+            self.lost_by(lambda: self.guest.must(f"echo 1 >/sys/bus/pci/devices/{address}/remove", 60))
+            if not self.guest.removed(address):
+                raise Trouble("the kernel still has it")
+        finally:
+            self.clean_up()
+            self.guest.must("echo 1 >/sys/bus/pci/rescan", 60)
+            self.guest.bind(self.guest.gpu(0))
+        self.serves()
+
+    # QEMU 11.1.3 aborts in the end of a vfio-user-pci device, which comes when the guest's kernel has switched the
+    # slot's power off: what can be asked of the guest is asked until then.
+    QEMU_DIES = "memory_region_del_subregion"
 
     def unplugged(self):
         address = self.guest.gpu(0)
-        self.lost_by(lambda: self.machine.qmp("device_del", id="gpu0"))
-        wait_until("the guest's kernel to take the device out", lambda: self.guest.removed(address), 30)
-        wait_until("QEMU to close its connection", lambda: not self.connected(), 30)
-
-    def connected(self):
-        return self.model.command("counters")["gpus"][0]["connected"]
-
-    def plugged(self):
-        self.machine.qmp("device_add", **json.loads(Machine.gpu_device(0, self.model.socket(0))))
-        wait_until("the guest's kernel to find the device", lambda: self.guest.run(
-            "ls -d /sys/bus/pci/devices/0000:00:10.0/0000:*")[0] == 0, 60)
-        self.guest.bind(self.guest.gpu(0))
-        self.serves()
-
-    def kill_model(self):
-        self.model.process.kill()
-        self.model.process.wait()
+        try:
+            self.lose(lambda: self.machine.qmp("device_del", id="gpu0"))
+            wait_until("the guest's kernel to take the device out", lambda: self.guest.removed(address), 30)
+        except (Trouble, OSError):
+            wait_until("QEMU's end", lambda: self.machine.process.poll() is not None, 5)
+            if self.QEMU_DIES not in (self.directory / "qemu.log").read_text(errors="replace"):
+                raise
 
 
 BOOTS = {"intel": Whole, "pod": Pod, "virtio": Virtio, "amd": Amd, "no IOMMU": NoIommu}

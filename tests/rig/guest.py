@@ -16,7 +16,7 @@ class Guest:
 
     def gpu(self, n):
         """The PCI address of the n-th GPU."""
-        return self.must(f"cd /sys/bus/pci/devices/0000:00:{0x10 + n:x}.0 && ls -d 0000:*").split()[-1]
+        return self.must(f"cd /sys/bus/pci/devices/0000:00:{0x10 + n:x}.0 && ls -d 0000:??:??.?").split()[-1]
 
     EDU = "0000:00:1e.0"
 

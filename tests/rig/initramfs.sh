@@ -10,6 +10,7 @@ shift 2
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+chmod 755 "$root" # it is the guest's /
 mkdir -p "$root"/{bin,dev,proc,sys,tmp,run,etc,gpuumd/bin}
 cp "$(command -v busybox)" "$root/bin/busybox"
 install -m 755 "$here/init" "$root/init"

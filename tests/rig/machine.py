@@ -88,6 +88,8 @@ class Machine:
         arguments = [
             qemu, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-machine", "q35,kernel-irqchip=split,memory-backend=ram",
+            # Hot-plug as PCI Express has it, by the root ports, not by ACPI.
+            "-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off",
             # A nested machine's KVM may be one that cannot run an ordinary kernel.
             "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", f"{memory_mib}M",
             "-object", f"memory-backend-memfd,id=ram,size={memory_mib}M,share=on",

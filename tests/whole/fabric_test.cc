@@ -310,7 +310,7 @@ TEST_F(GuestFabric, A13_TheLastCloseGivesTheMemoryBackToTheExporter) {
 }
 
 // Who knows a handle can import the memory. What the daemon tells goes by the uid of the socket.
-TEST_F(Fabric, HandlesAreShownToTheirOwnerAndToRootAlone) {
+TEST_F(GuestFabric, HandlesAreShownToTheirOwnerAndToRootAlone) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be two users";
   start_pod();
   std::filesystem::permissions(directory(), std::filesystem::perms(0755));

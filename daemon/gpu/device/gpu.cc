@@ -375,7 +375,7 @@ void Gpu::sdma_vector(const InterruptVector& vector) {
   }
   lose({base::Errc::kDeviceError, 0,
         "the daemon's engine SDMA " + std::to_string(*xcc) + "." + std::to_string(instance) +
-            (stop.bus_error ? ": the IOMMU refused IOVA " + hex(stop.page << 12)
+            (stop.bus_error ? ": the IOMMU refused IOVA " + hex(stop.page << 12, 16)
                             : " stopped, source " + hex(vector.source(), 2))});
 }
 
