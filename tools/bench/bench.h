@@ -19,8 +19,9 @@ inline constexpr std::uint32_t kReadWrite = GPUUMD_BIND_READ | GPUUMD_BIND_WRITE
 
 struct Context {
   bool quick = false;
-  std::string bin;        // where gpuumd and gpusim are
-  std::string directory;  // ours, removed at the end
+  std::string bin;                   // where gpuumd and gpusim are
+  std::string directory;             // ours, removed at the end
+  std::vector<std::string> devices;  // to use in place of a model of our own; two for a pod
   BareServer& bare;
 
   unsigned pairs() const { return quick ? 20 : 100; }
@@ -56,19 +57,22 @@ void print_cost(const std::string& what, const Spread& ns);
 void print_pairs(const std::string& what, const std::string& beside, const Pairs& pairs,
                  const std::string& aim = "");
 
-// gpuumd with the model in line, all of it on kServerCore.
+// gpuumd with the model in line, all of it on kServerCore; or on the first device that was given.
 struct InlineDaemon {
   explicit InlineDaemon(const Context& context, const std::string& model_options = "");
+  // What the heading of a section says of it.
+  static std::string placement(const Context& context);
   Program daemon;
   gpuumd::Client client;
   gpuumd::Device device;
 };
 
-// A pod of two GPUs in one gpusim on kServerCore, and a gpuumd for each on kClientCore. Exports and
-// imports go over the fabric.
+// A pod of two GPUs in one gpusim on kServerCore, and a gpuumd for each on kClientCore; or the two
+// devices that were given. Exports and imports go over the fabric.
 struct Pod {
   explicit Pod(const Context& context);
-  Program model;
+  static std::string placement(const Context& context);
+  std::optional<Program> model;
   std::vector<Program> daemons;
   std::vector<gpuumd::Client> clients;
   std::vector<gpuumd::Device> devices;
@@ -89,6 +93,9 @@ void run_ping(Context& context);
 void run_map(Context& context);
 void run_fault(Context& context);
 void run_wake(Context& context);
+// One device, opened by the bench itself: what an access costs that is trapped, and one that is
+// mapped; what a DMA mapping costs.
+void run_trap(Context& context);
 void run_import(Context& context, Pod& pod);
 void run_copy(Context& context, Pod& pod);
 

@@ -74,8 +74,7 @@ void print_rate(const char* what, const Pairs& pairs) {
 
 void run_copy(Context& context, Pod& pod) {
   const Section section(context, "copies of 256 MiB",
-                        "one gpusim with both GPUs on core 1, where memcpy runs too; daemons and "
-                        "client (sleeping) on core 0");
+                        Pod::placement(context) + " (sleeping); memcpy on core 1");
   Memcpy memory;
   const auto plain = measure(5, context.time(), memory.block(false), memory.block(true));
   const bool past_caches = plain.ratio.median > 1;

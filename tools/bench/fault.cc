@@ -28,7 +28,7 @@ void print_stages(gpuumd::Client& client) {
 void run_fault(Context& context) {
   InlineDaemon system(context);
   const Section section(context, "one page fault of 4 KiB",
-                        "model in line; threads: client on core 0, reactor on core 1; polled");
+                        InlineDaemon::placement(context) + "; polled");
   // Enough untouched pages for all blocks.
   constexpr unsigned kFaultsABlock = 20;
   const std::uint64_t pages = (context.pairs() + 1) * kFaultsABlock;

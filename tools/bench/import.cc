@@ -6,9 +6,7 @@ namespace bench {
 using namespace std::chrono_literals;
 
 void run_import(Context& context, Pod& pod) {
-  const Section section(
-      context, "import of 2 MiB",
-      "one gpusim with both GPUs on core 1; both daemons and the client on core 0");
+  const Section section(context, "import of 2 MiB", Pod::placement(context));
   auto exported = must(pod.devices[0].create_buffer(GPUUMD_BUFFER_VRAM, 2 << 20));
   const auto handle = must(exported.export_handle());
   auto& importer = pod.devices[1];

@@ -52,14 +52,16 @@ std::string today() {
 }
 
 struct Benchmarks {
-  bool ping = false, map = false, fault = false, import = false, copy = false, wake = false;
+  bool trap = false, ping = false, map = false, fault = false, import = false, copy = false,
+       wake = false;
 };
 
 void run(Context& context, const Benchmarks& chosen) {
+  if (chosen.trap) run_trap(context);
   if (chosen.ping) run_ping(context);
   if (chosen.map) run_map(context);
   if (chosen.fault) run_fault(context);
-  if (chosen.wake) run_wake(context);
+  if (chosen.wake && context.devices.empty()) run_wake(context);
   if (chosen.import || chosen.copy) {
     Pod pod(context);
     if (chosen.import) run_import(context, pod);
@@ -110,10 +112,15 @@ int main(int argc, char** argv) {
   bool quick = false;
   std::string bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   std::vector<std::string> names;
-  const std::vector<std::string> known = {"ping", "map", "fault", "wake", "import", "copy"};
+  const std::vector<std::string> known = {"trap", "ping", "map", "fault", "wake", "import", "copy"};
+  std::vector<std::string> devices;
   app.add_flag("--quick", quick, "fewer blocks: to see that it runs, not to compare");
   app.add_option("--bin", bin, "where gpuumd and gpusim are (beside this program)");
-  app.add_option("benchmark", names, "ping, map, fault, wake, import, copy (all)")
+  app.add_option("--device", devices,
+                 "a device to use in place of a model of its own, as gpuumd's; two for import and "
+                 "copy; wake is left out")
+      ->allow_extra_args(false);
+  app.add_option("benchmark", names, "trap, ping, map, fault, wake, import, copy (all)")
       ->check(CLI::IsMember(known));
   CLI11_PARSE(app, argc, argv);
   if (names.empty()) names = known;
@@ -127,9 +134,10 @@ int main(int argc, char** argv) {
   int code = 1;
   auto bare = bench::BareServer::start(bench::kServerCore);  // forks, so before there are threads
   if (bare) {
-    bench::Context context{quick, bin, directory, **bare};
-    code = bench::run_in_directory(context, {chosen("ping"), chosen("map"), chosen("fault"),
-                                             chosen("import"), chosen("copy"), chosen("wake")});
+    bench::Context context{quick, bin, directory, devices, **bare};
+    code = bench::run_in_directory(
+        context, {chosen("trap"), chosen("ping"), chosen("map"), chosen("fault"), chosen("import"),
+                  chosen("copy"), chosen("wake")});
   } else {
     std::fprintf(stderr, "gpuumd-bench: %s\n", bare.error().message().c_str());
   }

@@ -13,8 +13,7 @@ void run_ping(Context& context) {
     return [&, wait = gpuumd::Wait(5s, mode)] { must(system.device.ping(wait)); };
   };
   {
-    const Section section(context, "no-op round trip, polled",
-                          "model in line; threads: client on core 0, reactor on core 1");
+    const Section section(context, "no-op round trip, polled", InlineDaemon::placement(context));
     const auto polled = timed(500, ping(GPUUMD_WAIT_POLL));
     print_pairs("ping, both sides poll", "bare ring, both sides poll",
                 measure(2 * context.pairs(), context.time(), polled, context.bare.polled_ring(500)),

@@ -29,19 +29,37 @@ gpuumd::Client connect(const Context& context, const std::string& name) {
 }  // namespace
 
 InlineDaemon::InlineDaemon(const Context& context, const std::string& model_options)
-    : daemon(start_daemon(context, "sim:inline" + model_options, "inline", kServerCore)),
+    : daemon(start_daemon(
+          context, context.devices.empty() ? "sim:inline" + model_options : context.devices[0],
+          "inline", kServerCore)),
       client(connect(context, "inline")),
       device(must(client.open_device(0u))) {}
 
-Pod::Pod(const Context& context) : model(start_model(context)) {
+std::string InlineDaemon::placement(const Context& context) {
+  return (context.devices.empty() ? "model in line" : context.devices[0]) +
+         "; threads: client on core 0, reactor on core 1";
+}
+
+Pod::Pod(const Context& context) {
+  auto names = context.devices;
+  if (names.empty()) {
+    model = start_model(context);
+    for (int i = 0; i < 2; ++i)
+      names.push_back("vfio-user:" + context.directory + "/sim/gpu" + std::to_string(i) + ".sock");
+  }
+  if (names.size() < 2) throw Failed("import and copy need two devices of one pod");
   for (int i = 0; i < 2; ++i) {
     const auto name = "node" + std::to_string(i);
-    daemons.push_back(start_daemon(
-        context, "vfio-user:" + context.directory + "/sim/gpu" + std::to_string(i) + ".sock", name,
-        kClientCore));
+    daemons.push_back(start_daemon(context, names[i], name, kClientCore));
     clients.push_back(connect(context, name));
     devices.push_back(must(clients.back().open_device(0u)));
   }
+}
+
+std::string Pod::placement(const Context& context) {
+  return (context.devices.empty() ? "one gpusim with both GPUs on core 1"
+                                  : context.devices[0] + " and " + context.devices[1]) +
+         "; both daemons and the client on core 0";
 }
 
 Work::Work(gpuumd::Device& device, std::uint32_t vm_flags)
