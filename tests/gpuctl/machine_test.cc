@@ -82,6 +82,7 @@ TEST_F(GpuctlMachine, DevicesAsTableAndAsJson) {
   made_->add({.address = kGpu, .driver = "amdgpu"});
   made_->add({.address = "0000:03:00.1", .class_code = "0x040300", .driver = "snd_hda_intel"});
   made_->add({.address = "0000:04:00.0", .device = "0x74a1", .driver = "vfio-pci", .group = 8});
+  made_->put(FakeMachine::dir_of("0000:04:00.0") + "/reset_method", "pm\n");
   const auto all = document({"devices"}, "devices_document")["devices"];
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["address"], kGpu);

@@ -124,6 +124,37 @@ TEST(SysfsGroup, OffendersAreNamedAndBridgesAreNone) {
   EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
 }
 
+// The kernel judges by the driver: what else cannot be read of a member, or that it is no PCI
+// function, takes nothing from that.
+TEST(SysfsGroup, MembersThatAreNotUnderstoodCountByName) {
+  FakeMachine machine;
+  machine.add({.address = kGpu, .driver = "vfio-pci"});
+  machine.add({.address = "0000:03:00.1", .class_code = "junk", .driver = "snd_hda_intel"});
+  EXPECT_EQ(only_candidate(machine).why,
+            "IOMMU group 7 is shared with 0000:03:00.1 (snd_hda_intel): bind it to vfio-pci too");
+  machine.set_driver("0000:03:00.1", "");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
+  const std::string timer = "/sys/devices/platform/PNP0103:00";
+  machine.put(timer + "/x", "");
+  machine.link("/sys/kernel/iommu_groups/7/devices/PNP0103:00", timer);
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady) << "without a driver";
+  machine.link(timer + "/driver", "/sys/bus/platform/drivers/hpet");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBlocked);
+  EXPECT_THAT(only_candidate(machine).why, HasSubstr("shared with PNP0103:00 (hpet): "));
+  machine.remove(timer + "/driver");
+  machine.put(timer + "/driver", "no link");
+  EXPECT_THAT(only_candidate(machine).why, HasSubstr("PNP0103:00 (its driver cannot be read)"));
+}
+
+// Gone in between: no member any more.
+TEST(SysfsGroup, MemberThatHasGoneIsNone) {
+  FakeMachine machine;
+  machine.add({.address = kGpu, .driver = "vfio-pci"});
+  machine.link("/sys/kernel/iommu_groups/7/devices/0000:03:00.1",
+               FakeMachine::dir_of("0000:03:00.1"));
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
+}
+
 TEST(SysfsGroup, MappedByFirmwareIsBlocked) {
   FakeMachine machine;
   machine.add({.address = kGpu, .driver = "vfio-pci"});
@@ -239,6 +270,30 @@ TEST(SysfsInventory, MalformedFilesAreNamedAndTheRestIsSaid) {
   for (const auto* said : {"line 1", "line 2", "\"many\"", "sriov_numvfs"})
     EXPECT_THAT(unread, HasSubstr(said));
   EXPECT_EQ(gpu.function.unread.size(), 4u) << unread;
+}
+
+// What gpuctl bind, or the daemon when it opens the device, would refuse is said before.
+TEST(SysfsInventory, PartThatResetsKillIsBlockedAsFarAsTheyWould) {
+  const auto dir = FakeMachine::dir_of(kGpu);
+  FakeMachine machine;
+  machine.add({.address = kGpu, .device = "0x74a1", .driver = "amdgpu", .behind_bridge = true});
+  auto gpu = only_candidate(machine);
+  EXPECT_EQ(gpu.readiness, Readiness::kBlocked);
+  EXPECT_THAT(gpu.why, HasSubstr("gpuctl bind --accept-deadly-reset 0000:03:00.0"));
+  machine.set_driver(kGpu, "vfio-pci");
+  gpu = only_candidate(machine);
+  EXPECT_EQ(gpu.readiness, Readiness::kBlocked);
+  EXPECT_THAT(gpu.why, HasSubstr("\"flr\""));
+  EXPECT_THAT(gpu.why, HasSubstr("gpuctl bind 0000:03:00.0"));
+  machine.put(dir + "/reset_method", "pm\n");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
+  machine.put(dir + "/reset_method", "flr pm bus\n");
+  machine.set_driver(kGpu, "amdgpu");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBindable);
+  machine.remove(dir + "/reset_method");
+  EXPECT_THAT(only_candidate(machine).why, HasSubstr("no reset_method to cut"));
+  machine.set_driver(kGpu, "vfio-pci");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBlocked);
 }
 
 TEST(SysfsInventory, WhoHasNoIdentityIsLeftOut) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 
 #include "vfio/sysfs/bind.h"
 #include "vfio/sysfs/guarded_io.h"
@@ -42,13 +41,6 @@ base::Result<void> check_list(const std::vector<PciAddress>& addresses) {
 
 bool contains(const std::vector<PciAddress>& addresses, const PciAddress& address) {
   return std::find(addresses.begin(), addresses.end(), address) != addresses.end();
-}
-
-// Whether the kernel could reset the bus that the function is on: it has a bridge above it.
-bool has_resettable_bus(const Roots& roots, const PciAddress& address) {
-  std::error_code error;
-  const auto real = std::filesystem::canonical(roots.function(address), error);
-  return !error && PciAddress::parse(real.parent_path().filename().string());
 }
 
 bool no_iommu_mode(const Roots& roots) {
@@ -102,23 +94,19 @@ base::Result<void> plan_reset(const Roots& roots, const Candidate& candidate,
   if (candidate.quirk == nullptr) return {};
   const std::string part(candidate.quirk->part);
   if (!plan.before.reset_method)
-    return base::fail(Errc::kUnsupported,
-                      plan.address.text() + ": a reset kills this part (" + part +
-                          "), and this kernel cannot be told its methods (5.15 can)");
+    return base::fail_within(plan.address.text(), no_methods_to_cut(*candidate.quirk));
   const auto all = words(*plan.before.reset_method);
   const auto kept = harmless_methods(candidate.quirk, all);
   if (kept != all)
     plan.steps.push_back({"keep the kernel from resets that kill this part (" + part + ")",
                           roots.function(plan.address) + "/reset_method",
                           joined(kept, " ") + "\n"});
-  if (!kept.empty() || !has_resettable_bus(roots, plan.address)) return {};
-  const auto text = "no harmless reset method is left for this part (" + part +
-                    "): when the last process closes it the kernel resets its bus, and it is off "
-                    "the bus until the machine restarts";
+  const auto outlives = check_last_close(roots, plan.address, candidate.quirk, all);
+  if (outlives) return {};
   if (!options.accept_deadly_reset)
-    return base::fail(Errc::kUnsupported,
-                      plan.address.text() + ": " + text + " (--accept-deadly-reset binds it)");
-  plan.warnings.push_back(text);
+    return base::fail(Errc::kUnsupported, plan.address.text() + ": " + outlives.error().step +
+                                              " (--accept-deadly-reset binds it)");
+  plan.warnings.push_back(outlives.error().step);
   return {};
 }
 

@@ -1,6 +1,9 @@
 #include "vfio/sysfs/function.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 
 namespace vfio::sysfs {
@@ -76,6 +79,34 @@ std::uint64_t optional_number(Function& function, const std::string& path) {
   if (value) return *value;
   note(function, value.error());
   return 0;
+}
+
+// nullopt when the kernel does not say; empty: none.
+std::optional<std::string> driver_by_link(const std::string& directory) {
+  if (auto name = link_name(directory + "/driver")) return name;
+  char ignored = 0;
+  const bool none = ::readlink((directory + "/driver").c_str(), &ignored, 1) < 0 && errno == ENOENT;
+  return none ? std::optional<std::string>("") : std::nullopt;
+}
+
+// What the kernel judges a member by is its driver alone: a member counts whatever else of it can
+// be read. `directory`: the group's link to it.
+void add_member(const Roots& roots, const std::string& directory, const std::string& name,
+                Group& group) {
+  if (!exists(directory)) return;  // it has just gone
+  const auto driver = driver_by_link(directory);
+  const auto address = PciAddress::parse(name);
+  if (address && driver) {
+    auto member = read_function(roots, *address);
+    if (!member) {
+      member.emplace();
+      member->address = *address;
+    }
+    member->driver = *driver;
+    group.members.push_back(std::move(*member));
+  } else if (!driver || !driver->empty()) {
+    group.strangers.push_back(name + " (" + driver.value_or("its driver cannot be read") + ")");
+  }
 }
 
 }  // namespace
@@ -158,11 +189,8 @@ base::Result<Group> read_group(const Roots& roots, unsigned id) {
   Group group;
   group.id = id;
   if (const auto name = read_text(directory + "/name")) group.no_iommu = *name == "vfio-noiommu";
-  for (const auto& name : names_in(directory + "/devices")) {
-    const auto address = PciAddress::parse(name);
-    if (!address) continue;  // not a PCI device
-    if (auto member = read_function(roots, *address)) group.members.push_back(std::move(*member));
-  }
+  for (const auto& name : names_in(directory + "/devices"))
+    add_member(roots, directory + "/devices/" + name, name, group);
   if (const auto regions = read_text(directory + "/reserved_regions"))
     for (const auto& line : lines(*regions))
       if (const auto parts = words(line); !parts.empty() && parts.back() == "direct")
@@ -184,9 +212,14 @@ std::string group_obstacle(const Group& group) {
            " mapped one to one (RMRR): the kernel gives no such device away; look for an option in "
            "the firmware's set-up";
   const auto offenders = group.offenders();
-  if (offenders.empty()) return {};
-  return "IOMMU group " + std::to_string(group.id) + " is shared with " + names_of(offenders) +
-         ": bind " + (offenders.size() == 1 ? "it" : "them") + " to vfio-pci too";
+  if (offenders.empty() && group.strangers.empty()) return {};
+  auto names = group.strangers;
+  if (!offenders.empty()) names.insert(names.begin(), names_of(offenders));
+  const std::string them = offenders.size() == 1 ? "it" : "them";
+  return "IOMMU group " + std::to_string(group.id) + " is shared with " + joined(names) + ": " +
+         (group.strangers.empty()
+              ? "bind " + them + " to vfio-pci too"
+              : "what is not PCI must lose its driver, the rest go to vfio-pci");
 }
 
 }  // namespace vfio::sysfs

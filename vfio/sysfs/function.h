@@ -62,11 +62,15 @@ bool is_harmless_in_group(const Function& member);
 struct Group {
   unsigned id = 0;
   bool no_iommu = false;  // made by VFIO for a device without an IOMMU
+  // The PCI functions. One whose identity cannot be read has its address and driver alone.
   std::vector<Function> members;
+  // Members that keep the group from user space and are no such function: devices of other buses
+  // with a driver, and whatever has a driver that cannot be told. "PNP0103:00 (hpet)".
+  std::vector<std::string> strangers;
   // Ranges that firmware wants mapped one to one; the kernel does not give such a group away.
   bool firmware_mapped = false;
 
-  // Those members that keep the group from user space.
+  // Those of `members` that keep the group from user space.
   std::vector<const Function*> offenders() const;
   std::string dev_node() const;  // "vfio/7", "vfio/noiommu-0"; below /dev
 };

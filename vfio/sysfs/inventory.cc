@@ -25,7 +25,26 @@ std::string node_obstacle(const Roots& roots, const Candidate& candidate) {
   return "this user may not open " + (has_device ? device : group) + " (docs/vfio.md)";
 }
 
-void judge(const Roots& roots, Candidate& candidate) {
+// What of the kernel's resets keeps the device from being bound, or once bound from being opened;
+// empty: nothing. With the remedy.
+std::string reset_obstacle(const Roots& roots, const Candidate& candidate,
+                           const base::Result<std::vector<std::string>>& methods) {
+  const auto address = candidate.function.address.text();
+  const auto may_open = check_opening(candidate.quirk, methods);
+  if (is_vfio_driver(candidate.function.driver)) {
+    if (may_open) return {};
+    return may_open.error().step +
+           (methods ? " (gpuctl bind " + address + " keeps it from that)" : "");
+  }
+  if (!methods) return may_open ? std::string() : may_open.error().step;
+  const auto outlives =
+      check_last_close(roots, candidate.function.address, candidate.quirk, *methods);
+  if (outlives) return {};
+  return outlives.error().step + " (gpuctl bind --accept-deadly-reset " + address + " takes it)";
+}
+
+void judge(const Roots& roots, Candidate& candidate,
+           const base::Result<std::vector<std::string>>& methods) {
   const auto& function = candidate.function;
   const auto set = [&](Readiness readiness, std::string why) {
     candidate.readiness = readiness;
@@ -39,6 +58,8 @@ void judge(const Roots& roots, Candidate& candidate) {
     std::erase_if(others.members,
                   [&](const Function& member) { return member.address == function.address; });
   if (auto obstacle = group_obstacle(others); !obstacle.empty())
+    return set(Readiness::kBlocked, std::move(obstacle));
+  if (auto obstacle = reset_obstacle(roots, candidate, methods); !obstacle.empty())
     return set(Readiness::kBlocked, std::move(obstacle));
   if (!bound)
     return set(Readiness::kBindable,
@@ -60,13 +81,14 @@ Candidate examine_function(const Roots& roots, const OpenNodes& nodes, Function 
   auto& found = candidate.function;
   if (found.iommu_group)
     if (auto group = read_group(roots, *found.iommu_group)) candidate.group = std::move(*group);
-  if (auto methods = read_reset_methods(roots, found.address))
-    candidate.reset_methods = std::move(*methods);
+  const auto methods = read_reset_methods(roots, found.address);
+  if (methods)
+    candidate.reset_methods = *methods;
   else if (methods.error().code != base::Errc::kNotFound)
     found.unread.push_back(methods.error().message());
   candidate.quirk = reset_quirk(found.vendor, found.device);
   candidate.usage = usage_of(roots, nodes, found);
-  judge(roots, candidate);
+  judge(roots, candidate, methods);
   return candidate;
 }
 

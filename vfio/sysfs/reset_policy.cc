@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
 
 #include "vfio/sysfs/guarded_io.h"
 
@@ -23,6 +24,13 @@ constexpr std::array kQuirks = {
 // Nobody reports that these kill such a part. "pm" is the way through D3hot and back, which an idle
 // function under vfio-pci goes anyway.
 constexpr std::array<std::string_view, 3> kHarmless = {"device_specific", "acpi", "pm"};
+
+// Whether the kernel could reset the bus that the function is on: it has a bridge above it.
+bool has_resettable_bus(const Roots& roots, const PciAddress& address) {
+  std::error_code error;
+  const auto real = std::filesystem::canonical(roots.function(address), error);
+  return !error && PciAddress::parse(real.parent_path().filename().string());
+}
 
 }  // namespace
 
@@ -57,6 +65,34 @@ base::Result<void> check_reset(std::uint16_t vendor, std::uint16_t device,
                         "reset by \"" + method + "\" would take this part (" +
                             std::string(quirk->part) + ") off the bus until the machine restarts");
   return {};
+}
+
+base::Result<void> check_opening(const ResetQuirk* quirk,
+                                 const base::Result<std::vector<std::string>>& methods) {
+  if (quirk == nullptr) return {};
+  if (!methods && methods.error().code == base::Errc::kNotFound)
+    return std::unexpected(no_methods_to_cut(*quirk));
+  if (!methods) return std::unexpected(methods.error());
+  if (harmless_methods(quirk, *methods) == *methods) return {};
+  return check_reset(quirk->vendor, quirk->device, *methods);
+}
+
+base::Result<void> check_last_close(const Roots& roots, const PciAddress& address,
+                                    const ResetQuirk* quirk, std::span<const std::string> methods) {
+  if (quirk == nullptr || !harmless_methods(quirk, methods).empty() ||
+      !has_resettable_bus(roots, address))
+    return {};
+  return base::fail(base::Errc::kUnsupported,
+                    "no harmless reset method is left for this part (" + std::string(quirk->part) +
+                        "): when the last process closes it the kernel resets its bus, and it is "
+                        "off the bus until the machine restarts");
+}
+
+base::Error no_methods_to_cut(const ResetQuirk& quirk) {
+  return {base::Errc::kUnsupported, 0,
+          "a reset kills this part (" + std::string(quirk.part) +
+              "), and the kernel shows no reset_method to cut: it is older than 5.15, or has no "
+              "method for it"};
 }
 
 base::Result<std::vector<std::string>> read_reset_methods(const Roots& roots,

@@ -44,6 +44,21 @@ std::vector<std::string> harmless_methods(const ResetQuirk* quirk,
 base::Result<void> check_reset(std::uint16_t vendor, std::uint16_t device,
                                std::span<const std::string> methods);
 
+// Whether a process may open such a device: the kernel then resets it by itself. `methods` are what
+// it would try, an error when they could not be read, which comes back for a part that some kill.
+// kUnsupported with the reason.
+base::Result<void> check_opening(const ResetQuirk* quirk,
+                                 const base::Result<std::vector<std::string>>& methods);
+
+// Whether the part outlives being closed by its last user once its methods are cut to the harmless
+// ones: without any left the kernel resets the bus, where there is a bridge above. kUnsupported
+// with the reason.
+base::Result<void> check_last_close(const Roots& roots, const PciAddress& address,
+                                    const ResetQuirk* quirk, std::span<const std::string> methods);
+
+// That a part which some resets kill has no attribute to cut.
+base::Error no_methods_to_cut(const ResetQuirk& quirk);
+
 // What the attribute reset_method holds now; empty when the kernel has no method, or none is
 // allowed. kNotFound when the function has gone or the kernel is older than the attribute (5.15);
 // kTimeout when whoever holds the device's lock keeps it for a second.
