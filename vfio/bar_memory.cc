@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace vfio {
-
 base::Result<std::shared_ptr<BarMemory>> BarMemory::create(std::vector<base::Mapping> mappings,
                                                            std::vector<MappedArea> areas) {
   std::uint64_t largest = 0;
@@ -23,7 +22,8 @@ std::byte* BarMemory::at(std::uint64_t offset) const {
 
 bool BarMemory::let_go() {
   bool all = true;
-  for (const MappedArea& area : areas_) all = ones_->stand_in(area.data, area.size) && all;
+  for (const MappedArea& area : areas_)
+    all = (ones_->stand_in(area.data, area.size) || ones_->close_off(area.data, area.size)) && all;
   return all;
 }
 

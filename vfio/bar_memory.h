@@ -17,7 +17,8 @@ namespace vfio {
 // Owned by its Bar; the device looks after it for let_go(). Reactor thread.
 class BarMemory {
  public:
-  // Owns what the areas point into. kSystem when there is no descriptor for the all ones.
+  // Owns what the areas point into. kNoMemory, and kSystem for want of a
+  // descriptor, when there are no all ones to be had.
   static base::Result<std::shared_ptr<BarMemory>> create(std::vector<base::Mapping> mappings,
                                                          std::vector<MappedArea> areas);
 
@@ -25,8 +26,10 @@ class BarMemory {
   std::byte* at(std::uint64_t offset) const;  // null where nothing is mapped
   const AllOnes& ones() const { return *ones_; }
 
-  // All ones stand in for the device: the addresses stay, the mappings of its file do not. False
-  // when the kernel refused; parts of the device are then still mapped. Idempotent.
+  // All ones stand in for the device: the addresses stay, the mappings of its file do not. In an
+  // area for which this process has too few mappings left (vm.max_map_count) nothing stands in, and
+  // an access to it is a SIGSEGV: the device goes all the same. False when the kernel refused that
+  // too; parts of the device are then still mapped. Idempotent.
   bool let_go();
 
  private:

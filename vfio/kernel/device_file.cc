@@ -34,11 +34,16 @@ vfio_irq_set irq_set(IrqKind kind, std::uint32_t flags, std::uint32_t count) {
 }
 
 base::Result<void> set_irqs(int fd, void* set) {
-  if (const int done = call_kernel(fd, VFIO_DEVICE_SET_IRQS, set); done < 0)
-    return base::fail(
-        done == -ENOMEM || done == -ENOSPC ? base::Errc::kNoMemory : base::Errc::kDeviceError,
-        "VFIO_DEVICE_SET_IRQS", -done);
-  return {};
+  const int done = call_kernel(fd, VFIO_DEVICE_SET_IRQS, set);
+  if (done == 0) return {};
+  // So many the machine has for it; none of them is armed.
+  if (done > 0)
+    return base::fail(base::Errc::kUnsupported, "the kernel could give the device " +
+                                                    std::to_string(done) +
+                                                    " interrupt vectors and no more");
+  return base::fail(
+      done == -ENOMEM || done == -ENOSPC ? base::Errc::kNoMemory : base::Errc::kDeviceError,
+      "VFIO_DEVICE_SET_IRQS", -done);
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ class DeviceFile {
 
   // Interrupts of a kind that can be delivered to eventfds; 0 for a kind that the device has not.
   std::uint32_t irq_count(IrqKind kind) const;
+  // All or none: kUnsupported, with the number, when the machine has fewer vectors left.
+  // kNoMemory, kDeviceError.
   base::Result<void> set_eventfds(IrqKind kind, std::span<const int> eventfds);
   base::Result<void> disable(IrqKind kind);
   base::Result<void> unmask_intx();

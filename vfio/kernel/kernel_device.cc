@@ -216,7 +216,8 @@ void KernelDevice::release() {
   armed_.reset();
   if (request_) (void)file_.disable(IrqKind::kRequest);
   if (error_) (void)file_.disable(IrqKind::kError);
-  bars_.let_go();
+  // What is then still mapped keeps the device, and nothing more can be done about it.
+  (void)bars_.let_go();
   events_.reset();
   request_.reset();
   error_.reset();
