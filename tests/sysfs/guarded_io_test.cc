@@ -3,8 +3,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <future>
@@ -59,11 +64,64 @@ std::optional<std::string> child_of_ours() {
   return std::nullopt;
 }
 
+// Of the same program and process group, no child of ours, and with one descriptor.
+bool somebody_elses_child_has_one_descriptor() {
+  const auto own = words(read_text("/proc/self/stat").value_or(""));
+  for (const auto& name : names_in("/proc")) {
+    const auto fields = words(read_text("/proc/" + name + "/stat").value_or(""));
+    if (fields.size() > 4 && fields[0] != own[0] && fields[1] == own[1] && fields[4] == own[4] &&
+        fields[3] != own[0] && names_in("/proc/" + name + "/fd").size() == 1)
+      return true;
+  }
+  return false;
+}
+
+// While the kernel keeps it, it is init's child: we need not reap it when it comes back.
+TEST(GuardedIo, WhoIsStuckIsNoZombieOfOursLater) {
+  sysfs_test::FakeMachine machine;
+  machine.fifo("/hung");
+  auto written = std::async(std::launch::async,
+                            [&] { return write_guarded(machine.path("/hung"), "x", 60s); });
+  bool found = false;
+  for (const auto end = std::chrono::steady_clock::now() + 30s;
+       !found && std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(1ms))
+    found = somebody_elses_child_has_one_descriptor();
+  EXPECT_TRUE(found);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "no child is left to us";
+  const base::UniqueFd reader(::open(machine.path("/hung").c_str(), O_RDONLY | O_NONBLOCK));
+  EXPECT_TRUE(written.get());
+}
+
+// A signal that comes in the middle ends nothing.
+TEST(GuardedIo, SignalsDoNotEndTheWait) {
+  struct sigaction action{};
+  action.sa_handler = [](int) {};
+  struct sigaction before{};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);  // without SA_RESTART
+  sysfs_test::FakeMachine machine;
+  machine.put("/a", "text\n");
+  std::atomic<bool> done = false;
+  const auto reader = ::pthread_self();
+  std::thread ringer([&] {
+    while (!done) {
+      ::pthread_kill(reader, SIGUSR1);
+      std::this_thread::sleep_for(50us);
+    }
+  });
+  int failed = 0;
+  for (int i = 0; i < 100; ++i) failed += read_guarded(machine.path("/a"), 60s) ? 0 : 1;
+  done = true;
+  ringer.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(failed, 0);
+}
+
 // Whoever reads our output must see its end although a child is stuck: it keeps one descriptor, to
 // answer through.
 TEST(GuardedIo, StuckChildHoldsNoDescriptorOfOurs) {
   sysfs_test::FakeMachine machine;
   machine.fifo("/hung");
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // it is found as a child
   auto written = std::async(std::launch::async,
                             [&] { return write_guarded(machine.path("/hung"), "x", 60s); });
   std::size_t held = 0;
@@ -73,6 +131,9 @@ TEST(GuardedIo, StuckChildHoldsNoDescriptorOfOurs) {
   EXPECT_EQ(held, 1u);
   const base::UniqueFd reader(::open(machine.path("/hung").c_str(), O_RDONLY | O_NONBLOCK));
   EXPECT_TRUE(written.get());
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  while (::waitpid(-1, nullptr, 0) > 0) {
+  }
 }
 
 }  // namespace

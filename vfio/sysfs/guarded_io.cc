@@ -10,7 +10,6 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <thread>
 
 #include "base/fd.h"
 #include "vfio/sysfs/tree.h"
@@ -53,6 +52,11 @@ void do_write(const char* path, std::string_view text, Report& report) {
   constexpr int kResult = 0;  // the only descriptor that it keeps
   ::dup2(result, kResult);
   ::close_range(kResult + 1, ~0u, 0);
+  // The caller's child is this one's parent and ends at once: whenever this one ends, init reaps
+  // it, however long the kernel has kept it.
+  if (const pid_t pid = ::_Fork(); pid != 0) ::_exit(pid > 0 ? 0 : 1);
+  const pid_t self = ::getpid();
+  if (::write(kResult, &self, sizeof(self)) != sizeof(self)) ::_exit(1);
   Report report;
   if (text != nullptr)
     do_write(path, *text, report);
@@ -74,11 +78,22 @@ bool wait_readable(int fd, Clock::time_point deadline) {
   }
 }
 
-// Of a child that has been told to end; one that the kernel holds is left to init.
+// All of `size` bytes by `deadline`: 1, 0 when the other end is closed before, -1 when it is late.
+int receive(int fd, void* to, std::size_t size, Clock::time_point deadline) {
+  std::size_t done = 0;
+  while (done < size) {
+    if (!wait_readable(fd, deadline)) return -1;
+    const auto got = ::read(fd, static_cast<char*>(to) + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return 0;
+    done += static_cast<std::size_t>(got);
+  }
+  return 1;
+}
+
+// It ends without touching anything that could keep it.
 void reap(pid_t pid) {
-  for (int attempt = 0; attempt < 50; ++attempt) {
-    if (::waitpid(pid, nullptr, WNOHANG) != 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
@@ -94,16 +109,18 @@ base::Result<Report> run(const std::string& path, const std::string_view* text,
   if (pid < 0) return base::fail(base::Errc::kSystem, "process for " + path, errno);
   if (pid == 0) child(path.c_str(), text, in.get());
   in.reset();
-  Report report;
-  const bool answered = wait_readable(out.get(), deadline);
-  const auto got = answered ? ::read(out.get(), &report, sizeof(report)) : 0;
-  if (!answered) ::kill(pid, SIGKILL);
   reap(pid);
-  if (!answered)
+  pid_t worker = 0;
+  Report report;
+  int answered = receive(out.get(), &worker, sizeof(worker), deadline);
+  if (answered > 0) answered = receive(out.get(), &report, sizeof(report), deadline);
+  if (answered < 0) {
+    if (worker > 0) ::kill(worker, SIGKILL);
     return base::fail(base::Errc::kTimeout, path + ": the kernel has not answered for " +
                                                 std::to_string(patience.count()) + " ms (process " +
-                                                std::to_string(pid) + " waits in it)");
-  if (got != sizeof(report))
+                                                std::to_string(worker) + " waits in it)");
+  }
+  if (answered == 0)
     return base::fail(base::Errc::kSystem, path + ": the process for it ended without an answer");
   if (report.error != 0) return std::unexpected(system_error(path, report.error));
   return report;
