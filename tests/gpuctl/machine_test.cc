@@ -64,6 +64,7 @@ class GpuctlMachine : public ::testing::Test {
     made_->put("/proc/interrupts", " 24:  1  IR-PCI-MSI-0000:00:1f.2  0-edge\n");
     made_->put("/dev/iommu", "");
     made_->put("/dev/vfio/vfio", "");
+    made_->put("/proc/sys/kernel/arch", "x86_64\n");
     made_->put("/proc/self/status", "CapEff:\t000001ffffffffff\n");
     made_->put("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always [within_size]\n");
   }
@@ -128,6 +129,8 @@ TEST_F(GpuctlMachine, BindShowsThePlanAndDoesItWhenToldTo) {
   const auto bound = run({"bind", "--yes", "pci:0000:03:00.0"});
   EXPECT_EQ(bound.code, gpuctl::kOk) << bound.error;
   EXPECT_THAT(bound.out, HasSubstr("done: 0000:03:00.0  amdgpu -> vfio-pci"));
+  EXPECT_THAT(bound.out, HasSubstr("unbind from amdgpu"));
+  EXPECT_THAT(bound.out, Not(HasSubstr("nothing has been written")));
   EXPECT_EQ(driver(), "vfio-pci");
   EXPECT_EQ(document({"bind", kGpu}, "bind_document")["devices"][0]["steps"].size(), 0u);
 
@@ -277,6 +280,27 @@ TEST_F(GpuctlMachine, DoctorTellsWhySoTheIommuIsOff) {
   EXPECT_THAT(remedy(), HasSubstr("put intel_iommu=on"));
   made_->put("/proc/cmdline", "quiet intel_iommu=off\n");
   EXPECT_THAT(remedy(), HasSubstr("take intel_iommu=off off"));
+}
+
+// Nothing of this machine in what is said of another.
+TEST_F(GpuctlMachine, DoctorOfAnotherMachineSpeaksOfThatAlone) {
+  const auto memlock = [&](int code) {
+    return check(document({"doctor"}, "doctor_document", code), "memlock");
+  };
+  EXPECT_EQ(memlock(gpuctl::kFailed)["level"], "warning");
+  EXPECT_THAT(memlock(gpuctl::kFailed)["found"].get<std::string>(), HasSubstr("not known"));
+  make_healthy();
+  made_->add({.address = kGpu, .driver = "vfio-pci"});
+  made_->put("/proc/self/status", "CapEff:\t0000000000000000\n");
+  made_->put("/proc/self/limits", "Max locked memory         1048576     1048576     bytes\n");
+  EXPECT_THAT(memlock(gpuctl::kFailed)["found"].get<std::string>(), HasSubstr("1 MiB"));
+  made_->put("/proc/self/limits", "Max locked memory         unlimited     unlimited     bytes\n");
+  EXPECT_EQ(memlock(gpuctl::kOk)["found"], "no limit");
+  made_->remove("/dev/iommu");
+  made_->put("/proc/sys/kernel/osrelease", "5.4.0-made-up\n");
+  EXPECT_THAT(
+      check(document({"doctor"}, "doctor_document"), "iommufd")["remedy"].get<std::string>(),
+      HasSubstr("this is 5.4.0-made-up"));
 }
 
 // Whatever this machine is: an answer, and no word from the kernel that is not understood.

@@ -249,6 +249,38 @@ TEST_F(Bind, DriverThatDoesNotTakeItIsUndone) {
   EXPECT_FALSE(remembered());
 }
 
+TEST_F(Bind, FailureOfTheSecondSaysThatTheFirstStaysBound) {
+  add_gpu("amdgpu");
+  machine_.add({.address = "0000:04:00.0", .driver = "snd_hda_intel", .group = 8});
+  machine_.remove("/sys/bus/pci/drivers/snd_hda_intel/unbind");
+  machine_.put("/sys/bus/pci/drivers/snd_hda_intel/unbind/x", "");  // a write fails
+  start_kernel();
+  const auto bound = bind({at(kGpu), at("0000:04:00.0")});
+  ASSERT_FALSE(bound);
+  EXPECT_THAT(bound.error().step, HasSubstr("0000:04:00.0: unbind from snd_hda_intel"));
+  EXPECT_THAT(bound.error().step, HasSubstr("undone; 0000:03:00.0 stays bound"));
+  EXPECT_EQ(driver(kGpu), "vfio-pci");
+  EXPECT_TRUE(remembered());
+}
+
+// Another card where the remembered one was: it inherits neither driver nor reset methods.
+TEST_F(Bind, AnotherPartAtTheAddressIsNotTheRememberedOne) {
+  add_gpu("snd_hda_intel");
+  start_kernel();
+  ASSERT_TRUE(bind({at(kGpu)}));
+  ASSERT_EQ(remembered()->driver, "snd_hda_intel");
+  machine_.put(dir(kGpu) + "/device", "0x7551\n");
+  const auto state = BindState::read(machine_.roots(), state_dir());
+  const auto made = plan_unbind(machine_.roots(), *state, {at(kGpu)});
+  ASSERT_TRUE(made) << made.error().message();
+  EXPECT_TRUE(made->devices[0].kernel_chooses);
+  EXPECT_EQ(made->devices[0].to, "");
+  ASSERT_TRUE(unbind({at(kGpu)}));
+  for (int i = 0; i < 1000 && driver(kGpu).empty(); ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(driver(kGpu), "amdgpu");
+  EXPECT_FALSE(remembered());
+}
+
 TEST_F(Bind, DeviceThatVanishesInTheMiddleIsLost) {
   add_gpu("amdgpu");
   start_kernel();

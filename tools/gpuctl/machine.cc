@@ -1,6 +1,5 @@
 #include "tools/gpuctl/machine.h"
 
-#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -70,7 +69,7 @@ json device_entry(const vfio::sysfs::Candidate& candidate) {
   json entry;
   entry["address"] = function.address.text();
   entry["name"] = candidate.name();
-  entry["pci_id"] = hex(function.vendor, 4) + ":" + hex(function.device, 4);
+  entry["pci_id"] = function.part();
   entry["class"] = hex(function.class_code, 6);
   entry["driver"] = or_null(function.driver);
   entry["iommu_group"] = function.iommu_group ? json(*function.iommu_group) : json(nullptr);
@@ -105,26 +104,34 @@ json devices_document(const vfio::sysfs::Inventory& inventory) {
           {"hidden_processes", inventory.hidden_processes}};
 }
 
-bool may_lock_all(const Roots& roots) {
-  for (const auto& line :
-       vfio::sysfs::lines(vfio::sysfs::read_text(roots.proc + "/self/status").value_or("")))
-    if (const auto parts = vfio::sysfs::words(line); parts.size() == 2 && parts[0] == "CapEff:")
-      return vfio::sysfs::parse_number("0x" + parts[1]).value_or(0) >> kCapIpcLock & 1;
-  return false;
+// The words of the line of a file that begins with `name`; none: no such line.
+std::vector<std::string> line_of(const std::string& path, const std::string& name) {
+  for (const auto& line : vfio::sysfs::lines(vfio::sysfs::read_text(path).value_or("")))
+    if (line.starts_with(name)) return vfio::sysfs::words(line.substr(name.size()));
+  return {};
 }
 
+// All of it from one machine: files below `roots`, never a call that answers for another. Whether
+// a node may be opened is asked of this machine, and of this user.
 vfio::sysfs::Surroundings surroundings(const Roots& roots, const std::string& runtime_dir) {
+  using vfio::sysfs::parse_number;
+  const auto text = [&](const std::string& name) {
+    return vfio::sysfs::read_text(roots.proc + name).value_or("");
+  };
   vfio::sysfs::Surroundings here;
+  here.kernel_release = text("/sys/kernel/osrelease");
+  here.machine = text("/sys/kernel/arch");
   utsname name{};
-  if (::uname(&name) == 0) {
-    here.kernel_release = name.release;
+  // Kernels before 6.1 do not have that file.
+  if (here.machine.empty() && roots.proc == Roots().proc && ::uname(&name) == 0)
     here.machine = name.machine;
-  }
   here.uid = ::geteuid();
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    here.memlock_bytes = limit.rlim_cur;
-  here.may_lock_all = may_lock_all(roots);
+  const auto limit = line_of(roots.proc + "/self/limits", "Max locked memory ");
+  here.memlock_known = !limit.empty();
+  if (!limit.empty()) here.memlock_bytes = parse_number(limit[0]);  // or "unlimited"
+  const auto rights = line_of(roots.proc + "/self/status", "CapEff:");
+  if (!rights.empty())
+    here.may_lock_all = parse_number("0x" + rights[0]).value_or(0) >> kCapIpcLock & 1;
   here.runtime_dir = runtime_dir;
   return here;
 }
@@ -208,7 +215,9 @@ Outcome<json> bind_devices(const Machine& machine, const BindRequest& request,
   if (!plan) return std::unexpected(failure(plan.error()));
   auto document = plan_document(*plan, *state);
   if (!request.yes) return document;
-  show(document);
+  auto begun = document;
+  begun["under_way"] = true;
+  show(begun);
   if (auto done = vfio::sysfs::carry_out(roots, *plan, *state, request.patience); !done)
     return std::unexpected(failure(done.error()));
   document["done"] = true;

@@ -35,7 +35,8 @@ Outcome<nlohmann::json> examine(const Machine& machine, const std::string& runti
 
 // {"verb": "bind" or "unbind", "done": ..., "devices": [...]}. With `yes` the plan is made and
 // carried out while no other gpuctl can change anything; `show` gets the document before that,
-// with "done" false. kBusy, kNotFound, kPermission, kTimeout, kDeviceLost, kUsage.
+// with "done" false and "under_way" true. kBusy, kNotFound, kPermission, kTimeout, kDeviceLost,
+// kUsage.
 Outcome<nlohmann::json> bind_devices(const Machine& machine, const BindRequest& request,
                                      const std::function<void(const nlohmann::json&)>& show);
 

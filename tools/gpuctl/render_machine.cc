@@ -110,7 +110,9 @@ std::string render_plan(const json& document) {
       out += "  " + shown(step["what"]) + "\n    " + command(step) + "\n";
     for (const auto& warning : device["warnings"]) out += "  WARNING: " + shown(warning) + "\n";
   }
-  return out + hidden_text(document) + "nothing has been written yet; --yes does it\n";
+  out += hidden_text(document);
+  return document.value("under_way", false) ? out
+                                            : out + "nothing has been written yet; --yes does it\n";
 }
 
 std::string render_done(const json& document) {

@@ -31,7 +31,8 @@ class Work {
   base::Result<void> device(const DevicePlan& device) {
     if (device.steps.empty()) return {};
     // Without a driver and remembered: an earlier command came to no end, and knows better.
-    const bool knows_better = device.from.empty() && state_.find(device.address);
+    const bool knows_better =
+        device.from.empty() && state_.find(device.address, device.before.part);
     is_new_ = plan_.binds && !is_vfio_driver(device.from) && !knows_better;
     if (is_new_)
       if (auto saved = state_.remember(device.address, device.before); !saved) return saved;
@@ -121,13 +122,29 @@ class Work {
   bool is_new_ = false;  // the present device has just been remembered
 };
 
+// What has become of the devices before the one that failed, "; ..."; empty: nothing was done.
+std::string already_done(const Plan& plan, const DevicePlan& failed) {
+  std::vector<std::string> names;
+  for (const auto& device : plan.devices) {
+    if (device.address == failed.address) break;
+    if (!device.steps.empty()) names.push_back(device.address.text());
+  }
+  if (names.empty()) return {};
+  const std::string verb = names.size() == 1 ? " stays" : " stay";
+  return "; " + joined(names) + verb +
+         (plan.binds ? " bound (gpuctl unbind gives back)" : " given back");
+}
+
 }  // namespace
 
 base::Result<void> carry_out(const Roots& roots, const Plan& plan, BindState& state,
                              std::chrono::milliseconds patience) {
   Work work(roots, plan, state, patience);
   for (const auto& device : plan.devices)
-    if (auto done = work.device(device); !done) return done;
+    if (auto done = work.device(device); !done) {
+      done.error().step += already_done(plan, device);
+      return done;
+    }
   return {};
 }
 

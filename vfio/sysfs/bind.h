@@ -57,9 +57,10 @@ base::Result<Plan> plan_unbind(const Roots& roots, const BindState& state,
                                const std::vector<PciAddress>& addresses);
 
 // Carries the plan out, device by device, and stops at the first error, which names the device and
-// the step. What bind had done to that device is undone, except after kTimeout: then the kernel
-// still holds it, and nothing more is written. kDeviceLost when the device went away.
-// `state` must be locked. Takes no longer than `patience`, and for undoing 10 s more.
+// the step, and the devices that were done before it and stay so. What bind had done to that device
+// is undone, except after kTimeout: then the kernel still holds it, and nothing more is written.
+// kDeviceLost when the device went away. `state` must be locked. Takes no longer than `patience`,
+// and for undoing 10 s more.
 base::Result<void> carry_out(const Roots& roots, const Plan& plan, BindState& state,
                              std::chrono::milliseconds patience);
 

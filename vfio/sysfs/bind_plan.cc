@@ -28,7 +28,8 @@ base::Result<Remembered> remembered_now(const Roots& roots, const Function& func
   auto power = attribute(directory + "/power/control");
   if (!power) return std::unexpected(power.error());
   const bool none = !*forced || **forced == "(null)";
-  return Remembered{function.driver, none ? "" : **forced, std::move(*reset), std::move(*power)};
+  return Remembered{function.driver, none ? "" : **forced, std::move(*reset), std::move(*power),
+                    function.part()};
 }
 
 base::Result<void> check_list(const std::vector<PciAddress>& addresses) {
@@ -185,7 +186,7 @@ base::Result<DevicePlan> plan_return(const Roots& roots, const BindState& state,
   DevicePlan plan;
   plan.address = candidate.function.address;
   plan.from = candidate.function.driver;
-  const auto remembered = state.find(plan.address);
+  const auto remembered = state.find(plan.address, candidate.function.part());
   // Without a driver and remembered: an earlier command came to no end.
   if (!is_vfio_driver(plan.from) && !(plan.from.empty() && remembered))
     return base::fail(Errc::kUnsupported, plan.address.text() +

@@ -28,14 +28,16 @@ std::optional<std::string> optional_text(const json& entry, const char* name) {
 
 Remembered from_json(const json& entry) {
   return {entry.at("driver").get<std::string>(), entry.at("driver_override").get<std::string>(),
-          optional_text(entry, "reset_method"), optional_text(entry, "power_control")};
+          optional_text(entry, "reset_method"), optional_text(entry, "power_control"),
+          entry.value("part", "")};
 }
 
 json to_json(const Remembered& what) {
   return {{"driver", what.driver},
           {"driver_override", what.driver_override},
           {"reset_method", optional_json(what.reset_method)},
-          {"power_control", optional_json(what.power_control)}};
+          {"power_control", optional_json(what.power_control)},
+          {"part", what.part}};
 }
 
 base::Result<void> write_all(int fd, const std::string& path, const std::string& text) {
@@ -115,6 +117,13 @@ base::Result<void> BindState::save() const {
 std::optional<Remembered> BindState::find(const PciAddress& address) const {
   const auto it = devices_.find(address);
   return it == devices_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::optional<Remembered> BindState::find(const PciAddress& address,
+                                          const std::string& part) const {
+  auto found = find(address);
+  if (found && !found->part.empty() && found->part != part) return std::nullopt;
+  return found;
 }
 
 base::Result<void> BindState::remember(const PciAddress& address, const Remembered& what) {

@@ -18,6 +18,7 @@ struct Remembered {
   // As the attributes had them; nullopt: the kernel does not have the attribute.
   std::optional<std::string> reset_method;
   std::optional<std::string> power_control;
+  std::string part = {};  // "1002:75f0": which device it was
 };
 
 // DIRECTORY/bind.json. What was written before this boot is void: the kernel has forgotten our
@@ -31,6 +32,8 @@ class BindState {
   static base::Result<BindState> lock(const Roots& roots, const std::string& directory);
 
   std::optional<Remembered> find(const PciAddress& address) const;
+  // The same, unless another part was at that address then.
+  std::optional<Remembered> find(const PciAddress& address, const std::string& part) const;
   // Both write the file, as a whole or not at all. Of a locked state only.
   base::Result<void> remember(const PciAddress& address, const Remembered& what);
   base::Result<void> forget(const PciAddress& address);

@@ -30,6 +30,7 @@ struct Surroundings {
   std::string machine = {};                         // "x86_64", of uname
   std::uint32_t uid = 0;                            // effective
   std::optional<std::uint64_t> memlock_bytes = {};  // RLIMIT_MEMLOCK; nullopt: no limit
+  bool memlock_known = true;                        // else: nobody says what the limit is
   bool may_lock_all = false;                        // CAP_IPC_LOCK
   std::string runtime_dir = {};                     // of the daemon
 };

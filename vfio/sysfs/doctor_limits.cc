@@ -17,6 +17,12 @@ std::string mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) 
 
 Check check_memlock(const Surroundings& surroundings) {
   Check check{"memlock"};
+  if (!surroundings.may_lock_all && !surroundings.memlock_known) {
+    check.level = Level::kWarning;
+    check.found = "not known: no /proc/self/limits";
+    check.remedy = "run gpuctl doctor on the machine itself, as the daemon's user";
+    return check;
+  }
   if (surroundings.may_lock_all || !surroundings.memlock_bytes) {
     check.found = surroundings.may_lock_all ? "no limit for this user (CAP_IPC_LOCK)" : "no limit";
     return check;

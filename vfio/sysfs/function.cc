@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 
 namespace vfio::sysfs {
 namespace {
@@ -110,6 +111,12 @@ void add_member(const Roots& roots, const std::string& directory, const std::str
 }
 
 }  // namespace
+
+std::string Function::part() const {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%04x:%04x", vendor, device);
+  return text;
+}
 
 bool is_our_kind(const Function& function) {
   return function.vendor == kAmd &&

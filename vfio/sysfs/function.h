@@ -37,6 +37,8 @@ struct Function {
   // is missing above.
   std::vector<std::string> unread;
 
+  std::string part() const;  // "1002:75f0"
+
   // PCI to PCI: it moves other devices' traffic and starts none of its own.
   bool is_bridge() const { return class_code >> 8 == 0x0604 || class_code >> 8 == 0x0609; }
 };
