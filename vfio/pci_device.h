@@ -124,8 +124,10 @@ class PciDevice {
   virtual base::Result<void> unmask_intx() = 0;  // kInvalidArgument when it is not armed
 
   // kUnsupported, with the reason, when the device has no way or the policy for this part forbids
-  // all that it has: the driver then goes on without. Else afterwards all is as after power-on,
-  // interrupts disarmed, DMA mappings as they were.
+  // all that it has: the driver then goes on without. kDeviceLost also when it is taken away
+  // meanwhile. Else afterwards what is behind the BARs is as after power-on, interrupts are
+  // disarmed (they may be when the reset fails, too), DMA mappings are as they were; of
+  // configuration space the kernel keeps what it was, a server of vfio-user need not.
   virtual base::Result<void> reset() = 0;
 
   // A descriptor to poll for input, or -1: when readable, call handle_events(). It serves what the

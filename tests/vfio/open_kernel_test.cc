@@ -2,15 +2,21 @@
 // reason is one line that says what to do. What needs a kernel is tests/vfio_kernel's.
 #include "vfio/kernel/open_kernel.h"
 
+#include <linux/iommufd.h>
+#include <linux/vfio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "scripted_ioctl.h"
 
 namespace vfio_test {
 namespace {
@@ -171,6 +177,91 @@ TEST_F(OpenKernel, NodesThatAreNothingOfVfio) {
   says(fails(), Errc::kSystem, {"VFIO_DEVICE_BIND_IOMMUFD"});
   put("/dev/vfio/vfio", "");
   says(fails(",backend=group"), Errc::kUnsupported, {"VFIO"});
+}
+
+// Nodes of a machine whose kernel the test speaks for.
+class OpenNodes : public OpenKernel {
+ protected:
+  OpenNodes() {
+    fs::create_directories(root_ + directory(kGpu) + "/vfio-dev/vfio3");
+    for (const char* node : {"/dev/iommu", "/dev/vfio/devices/vfio3", "/dev/vfio/vfio"})
+      put(node, "");
+    put("/dev/vfio/7", "");
+    kernel_.on(IOMMU_IOAS_ALLOC, 0);
+    // No further by the group than to see that it is taken.
+    kernel_.on(VFIO_GET_API_VERSION, VFIO_API_VERSION + 1);
+  }
+  std::size_t count(unsigned long request) const {
+    return static_cast<std::size_t>(std::ranges::count(kernel_.calls(), request));
+  }
+  bool tries_the_group() const { return count(VFIO_GET_API_VERSION) != 0; }
+
+  ScriptedIoctls kernel_;
+};
+
+// EINVAL of the bind has two meanings.
+TEST_F(OpenNodes, ADeviceThatIsOpenElsewhereIsBusyAndItsHolderNamed) {
+  kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, -EINVAL);
+  put("/proc/71/comm", "gpuumd\n");
+  fs::create_directories(root_ + "/proc/71/fd");
+  fs::create_symlink("/dev/vfio/devices/vfio3", root_ + "/proc/71/fd/9");
+  says(fails(), Errc::kBusy, {"gpuumd", "pid 71"});
+  EXPECT_FALSE(tries_the_group());
+}
+
+TEST_F(OpenNodes, ADeviceThatNobodyHasAndIommufdDoesNotTakeGoesByTheGroup) {
+  kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, -EINVAL);
+  says(fails(",backend=iommufd"), Errc::kUnsupported, {"coherent", "open", "backend=group"});
+  EXPECT_EQ(count(VFIO_DEVICE_BIND_IOMMUFD), 2u) << "it may have become free";
+  EXPECT_FALSE(tries_the_group());
+  (void)fails();
+  EXPECT_TRUE(tries_the_group());
+}
+
+TEST_F(OpenNodes, WithoutAGroupToAskItMayBeBusy) {
+  kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, -EINVAL);
+  fs::remove(root_ + "/dev/vfio/7");
+  says(fails(",backend=iommufd"), Errc::kBusy, {"coherent", "open"});
+}
+
+TEST_F(OpenNodes, OnlyWhatIommufdCannotDoGoesByTheGroup) {
+  kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, 0);
+  const struct {
+    int refusal;
+    Errc code;
+  } kOwnErrors[] = {{-ENOMEM, Errc::kNoMemory}, {-EBUSY, Errc::kBusy}, {-EIO, Errc::kSystem}};
+  for (const auto& [refusal, code] : kOwnErrors) {
+    kernel_.on(VFIO_DEVICE_ATTACH_IOMMUFD_PT, refusal);
+    EXPECT_EQ(fails().code, code) << refusal;
+    EXPECT_FALSE(tries_the_group()) << refusal;
+  }
+  kernel_.on(VFIO_DEVICE_ATTACH_IOMMUFD_PT, -EOPNOTSUPP);
+  (void)fails();
+  EXPECT_TRUE(tries_the_group());
+}
+
+// The group's nodes may be anybody's; who may use iommufd is the administrator's to say.
+TEST_F(OpenNodes, ANodeThatMayNotBeOpenedIsNoReasonForTheGroup) {
+  ::chmod((root_ + "/dev/iommu").c_str(), 0);
+  ::chmod(root_.c_str(), 0755);
+  const bool root = ::geteuid() == 0;  // who may open everything
+  ASSERT_EQ(root ? ::seteuid(65534) : 0, 0);
+  const auto error = fails();
+  ASSERT_EQ(root ? ::seteuid(0) : 0, 0);
+  says(error, Errc::kPermission, {"/dev/iommu", "run as root"});
+  EXPECT_FALSE(tries_the_group());
+}
+
+TEST_F(OpenNodes, ADevicesMissingNodeIsNoMissingModule) {
+  kernel_.on(VFIO_GET_API_VERSION, VFIO_API_VERSION);
+  kernel_.on(VFIO_CHECK_EXTENSION, 1);
+  fs::remove(root_ + "/dev/vfio/7");
+  fs::remove(root_ + "/dev/vfio/devices/vfio3");
+  for (const char* backend : {",backend=group", ",backend=iommufd"}) {
+    const auto error = fails(backend);
+    says(error, Errc::kNotFound, {"/dev/vfio/", "unbound"});
+    EXPECT_EQ(error.step.find("modprobe"), std::string::npos) << error.step;
+  }
 }
 
 TEST_F(OpenKernel, NodesThatMayNotBeOpened) {

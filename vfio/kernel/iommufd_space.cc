@@ -18,7 +18,10 @@ constexpr std::uint32_t kMaxRanges = 4096;
 
 base::Error bind_error(int error) {
   switch (error) {
-    case EINVAL:  // what a second opening of the character device is told
+    case EINVAL:
+      return {base::Errc::kUnsupported, error,
+              "iommufd does not take the device: its IOMMU does not keep DMA coherent with the "
+              "processor's caches (take backend=group), or somebody else has it open"};
     case EBUSY:
       return {base::Errc::kBusy, error,
               "somebody else has the device, or another one of its IOMMU group, open (gpuctl "
@@ -32,6 +35,23 @@ base::Error bind_error(int error) {
       return {base::Errc::kNotFound, error, "the device goes away"};
     default:
       return {base::Errc::kSystem, error, "VFIO_DEVICE_BIND_IOMMUFD"};
+  }
+}
+
+base::Error attach_error(int error) {
+  switch (error) {
+    case EINVAL:
+    case ENODEV:
+    case ENOTTY:
+    case EOPNOTSUPP:
+      return {base::Errc::kUnsupported, error,
+              "the device's IOMMU gives it no address space (VFIO_DEVICE_ATTACH_IOMMUFD_PT)"};
+    case EBUSY:
+      return {base::Errc::kBusy, error, "another device of its IOMMU group has an address space"};
+    case ENOMEM:
+      return {base::Errc::kNoMemory, error, "the device's address space"};
+    default:
+      return {base::Errc::kSystem, error, "VFIO_DEVICE_ATTACH_IOMMUFD_PT"};
   }
 }
 
@@ -73,9 +93,9 @@ base::Result<IovaLimits> read_limits(int iommufd, std::uint32_t ioas) {
 
 base::Result<IommufdSpace::Opened> IommufdSpace::open(const std::string& iommu_node,
                                                       const std::string& device_node, MapBy by) {
-  auto iommufd = open_node(iommu_node);
+  auto iommufd = open_node(iommu_node, NodeOf::kModule);
   if (!iommufd) return std::unexpected(iommufd.error());
-  auto device = open_node(device_node);
+  auto device = open_node(device_node, NodeOf::kDevice);
   if (!device) return std::unexpected(device.error());
 
   vfio_device_bind_iommufd bind{};
@@ -92,9 +112,7 @@ base::Result<IommufdSpace::Opened> IommufdSpace::open(const std::string& iommu_n
   attach.argsz = sizeof(attach);
   attach.pt_id = alloc.out_ioas_id;
   if (const int done = call_kernel(device->get(), VFIO_DEVICE_ATTACH_IOMMUFD_PT, &attach); done < 0)
-    return base::fail(
-        base::Errc::kUnsupported,
-        "the device's IOMMU gives it no address space (VFIO_DEVICE_ATTACH_IOMMUFD_PT)", -done);
+    return std::unexpected(attach_error(-done));
   // After attaching: only now are the IOMMU's limits among them.
   auto limits = read_limits(iommufd->get(), alloc.out_ioas_id);
   if (!limits) return std::unexpected(limits.error());

@@ -11,8 +11,9 @@
 
 namespace vfio {
 
-// How memory is named to the kernel. By file (Linux 6.13) it needs no address of ours; which of the
-// two the running kernel can is found out with the first mapping.
+// How memory is named to the kernel: by file (Linux 6.13) or by our address for it. By file too it
+// is mapped here during each call, to have its pages cleared before the kernel pins them. Which of
+// the two the running kernel can is found out with the first mapping.
 enum class MapBy : std::uint8_t { kFileWherePossible, kAddress };
 
 class IommufdSpace final : public DmaSpace {
@@ -22,8 +23,10 @@ class IommufdSpace final : public DmaSpace {
     std::unique_ptr<DmaSpace> space;
   };
   // Opens both nodes, binds the device, makes a space and attaches the device to it. kNotFound when
-  // a node is not there, kPermission, kBusy when somebody has the device open, kUnsupported when
-  // the kernel refuses the device for its IOMMU, with the remedy.
+  // a node is not there, kPermission, kBusy when somebody has the group open, kUnsupported when the
+  // kernel refuses the device for its IOMMU, with the remedy, kNoMemory, kSystem. With EINVAL the
+  // kernel says one of two things: that the device is open already (kBusy it would be), or that its
+  // IOMMU is not coherent. That is kUnsupported with sys EINVAL.
   static base::Result<Opened> open(const std::string& iommu_node, const std::string& device_node,
                                    MapBy by);
 

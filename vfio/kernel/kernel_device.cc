@@ -103,10 +103,14 @@ base::Result<void> KernelDevice::poll_too(int fd) {
   return {};
 }
 
-void KernelDevice::handle_events() {
-  if (!events_) return;
+void KernelDevice::hear() {
   if (signalled(error_)) loss_->note(LossReason::kError);
   if (signalled(request_)) loss_->note(LossReason::kRequested);
+}
+
+void KernelDevice::handle_events() {
+  if (!events_) return;
+  hear();
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = ::read(loss_->event_fd(), &count, sizeof(count));
 }
@@ -201,7 +205,11 @@ base::Result<void> KernelDevice::reset() {
   if (!may_reset_) return may_reset_;
   if (!can_reset_)
     return base::fail(base::Errc::kUnsupported, "the kernel has no way to reset this device");
+  // The kernel would restore them.
+  if (auto done = disarm_msix(); !done) return base::fail_within("reset", done.error());
   auto done = file_.reset();
+  // Who takes the device away has its lock: the kernel then resets nothing.
+  if (!done) hear();
   if (!config_->answers()) return base::fail(base::Errc::kDeviceLost, "reset: " + lost_why());
   if (!done) return done;
   return config_->wake_up();

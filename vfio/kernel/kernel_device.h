@@ -67,6 +67,7 @@ class KernelDevice final : public PciDevice {
   base::Result<void> watch();
   base::Result<void> watch_interrupt(IrqKind kind, base::UniqueFd& eventfd);
   base::Result<void> poll_too(int fd);
+  void hear();  // what the kernel's own interrupts say, without waiting
   base::Result<std::vector<base::UniqueFd>> arm(IrqKind kind, unsigned count);
 
   DeviceIdentity identity_;

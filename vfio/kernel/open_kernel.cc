@@ -1,12 +1,15 @@
 #include "vfio/kernel/open_kernel.h"
 
+#include <cerrno>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "vfio/kernel/open_node.h"
 #include "vfio/kernel/type1_space.h"
 #include "vfio/sysfs/function.h"
 #include "vfio/sysfs/reset_policy.h"
+#include "vfio/sysfs/usage.h"
 
 namespace vfio {
 namespace {
@@ -84,6 +87,27 @@ base::Result<Target> look(const KernelName& what, const sysfs::Roots& roots) {
   return Target{std::move(*function), std::move(*group), std::move(*may_reset)};
 }
 
+// The kernel's EINVAL: open in another process, or nothing for iommufd.
+bool is_in_doubt(const base::Error& error) {
+  return error.code == base::Errc::kUnsupported && error.sys == EINVAL;
+}
+
+// kBusy when somebody has the device open, or its group; also when that cannot be found out.
+base::Result<void> check_free(const Target& target, const sysfs::Roots& roots) {
+  const auto usage = sysfs::usage_of(roots, sysfs::OpenNodes::scan(roots), target.function);
+  if (!usage.holders.empty())
+    return base::fail(base::Errc::kBusy, "in use: " + usage.text(), EINVAL);
+  // A process may be hidden from us, or ending, with its descriptors out of sight. The kernel does
+  // not open the group of a device that is open.
+  const auto group = open_node(roots.dev + "/" + target.group.dev_node(), NodeOf::kDevice);
+  if (group) return {};
+  if (group.error().code == base::Errc::kBusy) return std::unexpected(group.error());
+  return base::fail(base::Errc::kBusy,
+                    "somebody else has the device open, or its IOMMU does not keep DMA coherent "
+                    "with the processor's caches, for which iommufd does not take it",
+                    EINVAL);
+}
+
 base::Result<Opened> open_by_iommufd(const Target& target, const KernelOptions& options) {
   if (target.group.no_iommu)
     return base::fail(base::Errc::kUnsupported,
@@ -93,8 +117,15 @@ base::Result<Opened> open_by_iommufd(const Target& target, const KernelOptions& 
                       "the kernel gives it no device node for iommufd (Linux 6.6, "
                       "CONFIG_VFIO_DEVICE_CDEV): take backend=group");
   const std::string& dev = options.roots.dev;
-  auto opened = IommufdSpace::open(
-      dev + "/iommu", dev + "/vfio/devices/" + target.function.vfio_device, options.map_by);
+  const auto open = [&] {
+    return IommufdSpace::open(dev + "/iommu", dev + "/vfio/devices/" + target.function.vfio_device,
+                              options.map_by);
+  };
+  auto opened = open();
+  if (!opened && is_in_doubt(opened.error())) {
+    if (auto free = check_free(target, options.roots); !free) return std::unexpected(free.error());
+    opened = open();  // it may have become free only now
+  }
   if (!opened) return std::unexpected(opened.error());
   return Opened{std::move(opened->device), std::move(opened->space)};
 }
@@ -110,19 +141,13 @@ base::Result<Opened> open_by_group(const Target& target, const KernelOptions& op
 
 // Whether iommufd is not to be had here, as opposed to the device not being to be had.
 bool lacks_iommufd(const base::Error& error) {
-  return error.code == base::Errc::kUnsupported || error.code == base::Errc::kNotFound ||
-         error.code == base::Errc::kPermission;
+  return error.code == base::Errc::kUnsupported || error.code == base::Errc::kNotFound;
 }
 
 base::Result<Opened> open_best(const Target& target, const KernelOptions& options) {
   auto opened = open_by_iommufd(target, options);
   if (opened || !lacks_iommufd(opened.error())) return opened;
-  auto by_group = open_by_group(target, options);
-  // Neither is there: the better one is what should be.
-  if (!by_group && by_group.error().code == base::Errc::kNotFound &&
-      opened.error().code == base::Errc::kPermission)
-    return opened;
-  return by_group;
+  return open_by_group(target, options);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace vfio {
 
-base::Result<base::UniqueFd> open_node(const std::string& path) {
+base::Result<base::UniqueFd> open_node(const std::string& path, NodeOf whose) {
   base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (fd) return fd;
   const int error = errno;
@@ -16,7 +16,10 @@ base::Result<base::UniqueFd> open_node(const std::string& path) {
     case ENXIO:
     case ENOTDIR:
       return base::fail(base::Errc::kNotFound,
-                        path + " is not there: load the modules (modprobe vfio-pci iommufd)",
+                        path + (whose == NodeOf::kModule
+                                    ? " is not there: load the modules (modprobe vfio-pci iommufd)"
+                                    : " is not there: the device has been unbound from vfio-pci or "
+                                      "unplugged (gpuctl devices says what has it)"),
                         error);
     case EACCES:
     case EPERM:

@@ -102,11 +102,11 @@ IovaLimits no_limits() {
 base::Result<Type1Space::Opened> Type1Space::open(const std::string& container_node,
                                                   const std::string& group_node,
                                                   const std::string& address, GroupKind kind) {
-  auto container = open_node(container_node);
+  auto container = open_node(container_node, NodeOf::kModule);
   if (!container) return std::unexpected(container.error());
   const int iommu = kind == GroupKind::kIommu ? VFIO_TYPE1v2_IOMMU : VFIO_NOIOMMU_IOMMU;
   if (auto ok = check_container(container->get(), iommu); !ok) return std::unexpected(ok.error());
-  auto group = open_node(group_node);
+  auto group = open_node(group_node, NodeOf::kDevice);
   if (!group) return std::unexpected(group.error());
   if (auto ok = check_viable(group->get()); !ok) return std::unexpected(ok.error());
 

@@ -132,8 +132,10 @@ base::Result<void> UserDevice::disarm(Clock::time_point deadline) {
 
 base::Result<void> UserDevice::reset() {
   if (!can_reset_) return base::fail(base::Errc::kUnsupported, "reset of this device");
-  auto reply =
-      transport_.call({.command = Command::kDeviceReset, .head = {}}, within(options_.reset));
+  const auto deadline = within(options_.reset);
+  if (armed_)
+    if (auto done = disarm(deadline); !done) return done;
+  auto reply = transport_.call({.command = Command::kDeviceReset, .head = {}}, deadline);
   if (!reply) return std::unexpected(reply.error());
   return {};
 }
