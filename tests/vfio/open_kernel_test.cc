@@ -48,7 +48,10 @@ TEST(KernelName, OthersAreRefusedWithTheForm) {
   for (const char* name :
        {"pci:", "pci:0000:03:00", "pci:0000:03:00.8", "pci:0000:03:20.0", "pci:0000:03:00.0x",
         "pci:../../etc", "pci:0000:03:00.0,", "pci:0000:03:00.0,backend=", "0000:03:00.0",
-        "pci:0000:03:00.0,backend=iommufd,", "pci:0000:03:00.0,noiommu"}) {
+        "pci:0000:03:00.0,backend=iommufd,", "pci:0000:03:00.0,noiommu",
+        "pci:0000:03:00.0,backend=group,backend=iommufd",
+        "pci:0000:03:00.0,backend=group,backend=group",
+        "pci:0000:03:00.0,accept-deadly-reset,accept-deadly-reset"}) {
     const auto parsed = KernelName::parse(name);
     ASSERT_FALSE(parsed) << name;
     EXPECT_EQ(parsed.error().code, Errc::kInvalidArgument) << name;
@@ -57,6 +60,16 @@ TEST(KernelName, OthersAreRefusedWithTheForm) {
         << parsed.error().step;
     EXPECT_EQ(parsed.error().step.find("i-know"), std::string::npos) << "not advertised";
   }
+}
+
+TEST(KernelName, WhatIsEchoedIsOneShortLine) {
+  for (const std::string& tail : {std::string("\nnext line"), std::string(5000, 'x')})
+    for (const std::string& name :
+         {"pci:0000:03:00.0," + tail, "pci:" + tail, "pci:0000:03:00.0" + tail}) {
+      const auto said = KernelName::parse(name).error().step;
+      EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+      EXPECT_LT(said.size(), 250u);
+    }
 }
 
 class OpenKernel : public testing::Test {
@@ -160,6 +173,18 @@ TEST_F(OpenKernel, APartThatWouldNotSurviveItsResetIsNotOpened) {
   says(fails(), Errc::kUnsupported, {"flr", "MI300X"});
   put(directory(kGpu) + "/reset_method", "\n");
   says(fails(), Errc::kNotFound, {"/dev/vfio/vfio"});
+}
+
+// Cut by somebody who did not look what the last close does below a bridge.
+TEST_F(OpenKernel, APartThatItsLastCloseKillsIsNotOpenedUnlessOneInsists) {
+  const std::string below = "/sys/devices/pci0000:00/0000:00:01.0/";
+  fs::create_directories(root_ + below);
+  fs::rename(root_ + directory(kGpu), root_ + below + kGpu);
+  fs::create_directory_symlink(root_ + below + kGpu, root_ + directory(kGpu));
+  put(directory(kGpu) + "/device", "0x74a1\n");
+  put(directory(kGpu) + "/reset_method", "\n");
+  says(fails(), Errc::kUnsupported, {"MI300X", "last process", "accept-deadly-reset"});
+  says(fails(",accept-deadly-reset"), Errc::kNotFound, {"/dev/vfio/vfio"});
 }
 
 TEST_F(OpenKernel, WithoutNodesTheModulesAreNamed) {

@@ -16,8 +16,19 @@ namespace {
 
 constexpr std::string_view kOverride = "i-know-that-this-device-can-overwrite-all-memory";
 
+constexpr std::string_view kAcceptReset = "accept-deadly-reset";
+constexpr std::size_t kMostShown = 120;
+
+// One line of what a user gave, and not too long a one.
+std::string shown(std::string_view text) {
+  std::string line;
+  for (const char c : text.substr(0, kMostShown)) line += c < ' ' || c > '~' ? '?' : c;
+  return text.size() > kMostShown ? line + "..." : line;
+}
+
 std::unexpected<base::Error> bad_name(const std::string& what) {
-  return base::fail(base::Errc::kInvalidArgument, what + " (" + std::string(KernelName::kPrefix) +
+  return base::fail(base::Errc::kInvalidArgument, shown(what) + " (" +
+                                                      std::string(KernelName::kPrefix) +
                                                       "0000:03:00.0[,backend=iommufd|group])");
 }
 
@@ -63,7 +74,8 @@ base::Result<sysfs::Group> check_group(const sysfs::Roots& roots, const sysfs::F
 // What may be asked of the kernel, by what it would do. The kernel resets a device by itself when
 // it is opened and when it is closed: a part that would not survive that is not opened at all.
 base::Result<base::Result<void>> check_resets(const sysfs::Roots& roots,
-                                              const sysfs::Function& function) {
+                                              const sysfs::Function& function,
+                                              bool accept_deadly_reset) {
   const auto* const quirk = sysfs::reset_quirk(function.vendor, function.device);
   const auto methods = sysfs::read_reset_methods(roots, function.address);
   // Kernels before 5.15 do not say what they would do.
@@ -73,6 +85,10 @@ base::Result<base::Result<void>> check_resets(const sysfs::Roots& roots,
   auto may = sysfs::check_reset(function.vendor, function.device, *methods);
   for (const auto& method : *methods)
     if (quirk != nullptr && sysfs::is_forbidden(method)) return std::unexpected(may.error());
+  if (accept_deadly_reset) return may;
+  if (auto lives = sysfs::check_last_close(roots, function.address, quirk, *methods); !lives)
+    return base::fail(lives.error().code, lives.error().step + " (append ," +
+                                              std::string(kAcceptReset) + " to open it)");
   return may;
 }
 
@@ -82,7 +98,7 @@ base::Result<Target> look(const KernelName& what, const sysfs::Roots& roots) {
   if (auto ok = check_driver(*function); !ok) return std::unexpected(ok.error());
   auto group = check_group(roots, *function, what.without_iommu);
   if (!group) return std::unexpected(group.error());
-  auto may_reset = check_resets(roots, *function);
+  auto may_reset = check_resets(roots, *function, what.accept_deadly_reset);
   if (!may_reset) return std::unexpected(may_reset.error());
   return Target{std::move(*function), std::move(*group), std::move(*may_reset)};
 }
@@ -163,12 +179,17 @@ base::Result<KernelName> KernelName::parse(std::string_view name) {
   while (name.find(',') != std::string_view::npos) {
     name.remove_prefix(name.find(',') + 1);
     const auto option = name.substr(0, name.find(','));
-    if (option == "backend=iommufd")
-      parsed.backend = KernelBackend::kIommufd;
-    else if (option == "backend=group")
-      parsed.backend = KernelBackend::kGroup;
-    else if (option == kOverride)
-      parsed.without_iommu = true;
+    const bool backend = option == "backend=iommufd" || option == "backend=group";
+    if (backend && parsed.backend != KernelBackend::kBest)
+      return bad_name("option \"backend\" is given twice");
+    if (backend)
+      parsed.backend = option == "backend=group" ? KernelBackend::kGroup : KernelBackend::kIommufd;
+    else if (option == kOverride && !std::exchange(parsed.without_iommu, true))
+      continue;
+    else if (option == kAcceptReset && !std::exchange(parsed.accept_deadly_reset, true))
+      continue;
+    else if (option == kOverride || option == kAcceptReset)
+      return bad_name("option \"" + std::string(option) + "\" is given twice");
     else
       return bad_name("option \"" + std::string(option) + "\" is not known");
   }

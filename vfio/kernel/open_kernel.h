@@ -17,14 +17,15 @@ namespace vfio {
 
 enum class KernelBackend : std::uint8_t { kBest, kIommufd, kGroup };
 
-// "pci:0000:03:00.0[,backend=iommufd|group][,i-know-that-this-device-can-overwrite-all-memory]"
+// "pci:0000:03:00.0[,backend=iommufd|group][,accept-deadly-reset][,i-know-that-this-device-can-overwrite-all-memory]"
 struct KernelName {
   sysfs::PciAddress address;
   KernelBackend backend = KernelBackend::kBest;  // iommufd where it can be had, else the group
-  bool without_iommu = false;  // a device that no IOMMU holds is taken all the same
+  bool without_iommu = false;        // a device that no IOMMU holds is taken all the same
+  bool accept_deadly_reset = false;  // and one that the kernel's reset at its last close kills
 
   static constexpr std::string_view kPrefix = "pci:";
-  // kInvalidArgument with what is wrong and what is known.
+  // kInvalidArgument with what is wrong and what is known; also for an option given twice.
   static base::Result<KernelName> parse(std::string_view name);
 };
 
