@@ -217,6 +217,11 @@ TEST_F(StepsTest, MissingBar) {
   expect_error(run_all(), Errc::kNotFound, "VRAM BAR (0)");
 }
 
+TEST_F(StepsTest, DoorbellBarThatIsTooSmall) {
+  device_.add_bar(vfio::BarIndex::k2, 64);
+  expect_error(run_all(), Errc::kUnsupported, "doorbell BAR (2) of 64 bytes");
+}
+
 TEST_F(StepsTest, CommandRegisterThatDoesNotTake) {
   device_.on_config_write = [this](std::uint32_t offset, std::uint32_t) {
     device_.config[offset] = std::byte{0};
