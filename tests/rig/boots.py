@@ -16,6 +16,7 @@ PROGRAMS = ["gpuumd", "gpuctl", "whole_test", "vfio_kernel_test", "demo_exporter
 class Boot:
     iommu = "intel"
     edu = False
+    function = {}  # options of the model beyond MODEL_OPTIONS
     inside = [0, 1]  # GPUs of the pod that the guest has
 
     def __init__(self, rig, name):
@@ -34,7 +35,7 @@ class Boot:
         failed = self.rig.report.failed
         try:
             with self.check("boots"):
-                self.model = outside.Model(self.rig.bin, self.directory, 2, **MODEL_OPTIONS)
+                self.model = outside.Model(self.rig.bin, self.directory, 2, **MODEL_OPTIONS, **self.function)
                 self.machine = Machine(self.rig.qemu, self.rig.kernel, self.rig.initramfs, self.directory, self.iommu,
                                        [self.model.socket(n) for n in self.inside], self.edu)
                 self.machine.boot()
@@ -178,6 +179,21 @@ class NoIommu(Boot):
             guest.refused(f"pci:{guest.gpu(0)}", "IOMMU")
         with self.check("with the override too: DMA needs an IOMMU"):
             guest.refused(f"pci:{guest.gpu(0)},i-know-that-this-device-can-overwrite-all-memory", "IOMMU")
+
+
+class Intx(Boot):
+    """A function without MSI-X: its interrupts come by INTx."""
+
+    function = {"interrupts": "intx"}
+    inside = [0]
+
+    def checks(self):
+        self.binds()
+        for backend in self.backends:
+            self.comes_up(backend)
+            with self.check(f"gpuumd by {backend}: says that it has no MSI-X"):
+                if not self.guest.said("up", "INTx"):
+                    raise Trouble(last_line(self.guest.log("up")))
 
 
 class Pod(Boot):
@@ -353,4 +369,4 @@ class Pod(Boot):
                 raise
 
 
-BOOTS = {"intel": Whole, "pod": Pod, "virtio": Virtio, "amd": Amd, "no IOMMU": NoIommu}
+BOOTS = {"intel": Whole, "pod": Pod, "virtio": Virtio, "amd": Amd, "INTx": Intx, "no IOMMU": NoIommu}
