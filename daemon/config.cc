@@ -6,8 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
+#include <string_view>
 
 #include "gpuumd/wire.h"
+#include "vfio/sysfs/pci_address.h"
 
 namespace gpuumd {
 namespace {
@@ -43,6 +46,23 @@ bool take_devices(const toml::node& node, std::vector<std::string>& into) {
       return false;
   into = std::move(names);
   return true;
+}
+
+// One PCI function has many spellings, and no two daemons, nor one twice.
+base::Result<void> check_once_each(const std::vector<std::string>& devices) {
+  std::set<std::string> seen;
+  for (const auto& name : devices) {
+    if (name == "sim" || name.starts_with("sim:")) continue;  // each a model of its own
+    std::string one = name;
+    if (name.starts_with("pci:")) {
+      const auto text = std::string_view(name).substr(4);
+      const auto address = vfio::sysfs::PciAddress::parse(text.substr(0, text.find(',')));
+      if (address) one = address->text();
+    }
+    if (!seen.insert(one).second)
+      return base::fail(base::Errc::kInvalidArgument, "device \"" + name + "\" is given twice");
+  }
+  return {};
 }
 
 }  // namespace
@@ -98,6 +118,7 @@ base::Result<void> check_config(const DaemonConfig& config) {
                         "device \"" + name +
                             "\": forms are pci:ADDRESS[,options], vfio-user:PATH and "
                             "sim[:options]");
+  if (auto alone = check_once_each(config.devices); !alone) return alone;
   if (config.devices.size() > wire::kMaxDevices)
     return base::fail(base::Errc::kInvalidArgument, std::to_string(config.devices.size()) +
                                                         " devices: at most " +

@@ -54,7 +54,7 @@ void Session::reply(RequestId id, base::Result<Reply> result) {
     return code == base::Errc::kTimeout || code == base::Errc::kDisconnected ||
            code == base::Errc::kDeviceError || code == base::Errc::kProtocol;
   };
-  if (!result && of_the_device(result.error().code) && device_.gpu().left_the_bus())
+  if (!result && of_the_device(result.error().code) && device_.gpu().has_gone())
     result.error().code = base::Errc::kDeviceLost;
   channel_.reply(id, std::move(result));
 }

@@ -315,6 +315,14 @@ TEST_F(ResetTest, TheSecurityProcessorResetsWhereTheFunctionMustNotBe) {
   EXPECT_NE(boot_.remarks[0].find("this part dies of it"), std::string::npos);
 }
 
+TEST_F(ResetTest, AResetThatLeavesTheMarkHasDoneNothing) {
+  ASSERT_TRUE(run_reset());
+  ASSERT_FALSE(io_.written_at(kPspMailbox));
+  ASSERT_TRUE(run_reset());  // registers as they were
+  EXPECT_TRUE(io_.written_at(kPspMailbox));
+  ASSERT_EQ(boot_.remarks.size(), 1u);
+}
+
 TEST_F(ResetTest, ADeviceThatHasNotBootedIsLeftAlone) {
   device_.no_reset = "no way";
   io_.values[kBootLoader] = 0;

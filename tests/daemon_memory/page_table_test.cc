@@ -270,4 +270,15 @@ TEST(PageTable, SplitShowsTheSamePagesBeforeAndAfterTheLink) {
   EXPECT_EQ(vm.walk(0x9000)->address, kHuge + 0x9000);
 }
 
+TEST(TablePage, MayOutliveItsPool) {
+  auto pool = std::make_unique<TestTablePages>(2);
+  auto kept = pool->take(), back = pool->take();
+  back.reset();
+  EXPECT_EQ(pool->left, 1u);
+  pool.reset();
+  EXPECT_TRUE(kept);
+  kept.reset();
+  EXPECT_FALSE(kept);
+}
+
 }  // namespace

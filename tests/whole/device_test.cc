@@ -47,10 +47,14 @@ TEST_F(Devices, WithoutMsixInterruptsComeByIntx) {
   EXPECT_NE(remarks().find("INTx"), std::string::npos) << remarks();
 }
 
-TEST_F(Devices, WithoutFunctionResetTheSecurityProcessorResetsThem) {
-  start_one({{"flr", "off"}});
+class DevicesReset : public Devices, public ::testing::WithParamInterface<const char*> {};
+
+// "deaf" says that it has reset itself: the next daemon sees that it has not.
+INSTANTIATE_TEST_SUITE_P(ThatFail, DevicesReset, ::testing::Values("off", "deaf"));
+
+TEST_P(DevicesReset, TheSecurityProcessorResetsInItsPlace) {
+  start_one({{"flr", GetParam()}});
   expect_works();
-  EXPECT_NE(remarks().find("mode 1"), std::string::npos) << remarks();
   {
     auto client = connect();
     auto device = open(client);
@@ -63,6 +67,7 @@ TEST_F(Devices, WithoutFunctionResetTheSecurityProcessorResetsThem) {
     kill_daemon(0);  // its engine is busy
   }
   start_daemon(0);
+  EXPECT_NE(remarks().find("mode 1"), std::string::npos) << remarks();
   expect_works();
 }
 
@@ -87,6 +92,34 @@ TEST_F(Devices, ThatGoAreNoticedToldAndLetGo) {
   EXPECT_EQ(ping.error().status, GPUUMD_DEVICE_LOST) << ping.error().text;
   EXPECT_TRUE(eventually([this] { return !has_client(); })) << "the daemon still holds the device";
   end_daemon(0, 1);
+}
+
+// With work, faults and table updates under way, which nobody finishes.
+TEST_F(Devices, ThatGoInTheMiddleOfWorkEndItAsDeviceLost) {
+  for (int round = 0; round < 4; ++round) {
+    start_one({});
+    auto client = connect();
+    auto device = open(client);
+    auto space = Space::make(device, GPUUMD_VM_FAULTS);
+    auto buffer = vram(device, 64 << 20);
+    space.map_on_fault(kVa, buffer, 64 << 20, 4096);
+    for (int n = 0; n < 16; ++n)
+      must(space.queue.fill(kVa + (std::uint64_t{4} << 20) * static_cast<unsigned>(n), 4 << 20, 1));
+    must(space.queue.signal(space.fence, 1));
+    must(space.queue.submit());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 * round));
+    control(R"({"command": "device.gone"})");
+    const auto mapped = space.vm.map(kStagingVa + (1 << 30), buffer, 0, kSize, kReadWrite);
+    if (!mapped) {
+      EXPECT_EQ(mapped.error().status, GPUUMD_DEVICE_LOST) << mapped.error().text;
+    }
+    const auto done = space.fence.wait(1, Wait(20s));
+    ASSERT_FALSE(done) << "it had been too quick";
+    EXPECT_EQ(done.error().status, GPUUMD_DEVICE_LOST) << done.error().text;
+    end_daemon(0, 1);
+    kill_model();
+    std::filesystem::remove_all(directory() + "/sim");
+  }
 }
 
 }  // namespace

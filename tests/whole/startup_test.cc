@@ -90,6 +90,15 @@ TEST_F(Startup, UnknownDevicesAreNamed) {
 }
 
 // Also when the devices before it had come up: they are left quiet, bus mastering off.
+TEST_F(Startup, ADeviceGivenTwiceIsNamed) {
+  expect_refused(run({"--device", "pci:0000:77:00.0,backend=group", "--device", "pci:77:00.0",
+                      "--runtime-dir", dir()}),
+                 {"\"pci:77:00.0\"", "twice"});
+  expect_refused(
+      run({"--device", "vfio-user:/a", "--device", "vfio-user:/a", "--runtime-dir", dir()}),
+      {"vfio-user:/a", "twice"});
+}
+
 TEST_F(Startup, AFunctionWithoutAnyInterruptIsRefused) {
   expect_refused(run({"--device", "sim:interrupts=none", "--runtime-dir", dir()}),
                  {"sim:interrupts=none", "Interrupts", "MSI-X", "INTx"});

@@ -1,6 +1,7 @@
 #include "daemon/gpu/bringup/reset.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "daemon/gpu/registers/describe.h"
@@ -13,13 +14,16 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Mailbox = base::Value<mp0::C2PMSG_64>;
 
+// DRIVER_SCRATCH_3, absolute (docs/hardware/pci.md): a reset takes the mark away.
+constexpr std::uint32_t kMarkPlace = 0x97, kMark = 0x6770'7564;
+
 // One mode-1 reset under way.
 class Mode1Reset {
  public:
   Mode1Reset(vfio::PciDevice& device, BootState& boot) : device_(device), boot_(boot) {}
 
   base::Result<bool> poll() {
-    if (state_ == State::kIdle && !begin()) return true;
+    if (state_ == State::kIdle && !begin()) return leave_mark();
     read_ = Mailbox(boot_.io->read(mp0::C2PMSG_64::kBeforeDiscovery));
     // A device in the middle of its reset may read as all ones.
     if (!read_.get<mp0::C2PMSG_64::RESPONSE>() || read_.raw() == ~0u) return false;
@@ -33,9 +37,8 @@ class Mode1Reset {
       return base::fail(base::Errc::kDeviceError,
                         "mode-1 reset: " + reads("C2PMSG_64", read_.raw()));
     if (auto again = enable_memory(device_); !again) return std::unexpected(again.error());
-    boot_.remarks.push_back("reset by its security processor (mode 1): " +
-                            boot_.function_reset_refused);
-    return true;
+    boot_.remarks.push_back("reset by its security processor (mode 1): " + reason_);
+    return leave_mark();
   }
 
   std::string waiting_for() const {
@@ -48,15 +51,24 @@ class Mode1Reset {
 
   // False: there is nothing to reset.
   bool begin() {
-    if (boot_.function_reset_refused.empty()) return false;
+    reason_ = boot_.function_reset_refused;
+    if (reason_.empty() && boot_.io->read(kMarkPlace) == kMark)
+      reason_ = "the reset of the function has not reset it";
+    if (reason_.empty()) return false;
     const base::Value<mp0::C2PMSG_33> loader(boot_.io->read(mp0::C2PMSG_33::kBeforeDiscovery));
     state_ = State::kMailboxBusy;
     return loader.get<mp0::C2PMSG_33::COMPLETE>();
   }
 
+  bool leave_mark() {
+    boot_.io->write(kMarkPlace, kMark);
+    return true;
+  }
+
   vfio::PciDevice& device_;
   BootState& boot_;
   State state_ = State::kIdle;
+  std::string reason_;
   Mailbox read_;
 };
 
@@ -78,7 +90,9 @@ Step mode1_reset_step(vfio::PciDevice& device, BootState& boot) {
   auto reset = std::make_shared<Mode1Reset>(device, boot);
   step.up.poll = [reset] { return reset->poll(); };
   step.up.waiting_for = [reset] { return reset->waiting_for(); };
-  step.up.every = milliseconds(5);
+  // Long enough that the device is back when it is asked again: behind the kernel's VFIO one that
+  // reads as all ones is lost for good.
+  step.up.every = milliseconds(500);
   return step;
 }
 

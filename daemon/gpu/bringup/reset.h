@@ -13,8 +13,9 @@ namespace gpuumd {
 Step reset_step(vfio::PciDevice& device, BootState& boot);
 
 // After PciReady, which has turned bus mastering off. Does nothing to a function that was reset,
-// nor to a device that has not booted since power on: nothing runs on it. Else the mode-1 reset of
-// docs/hardware/psp.md, and the command register again.
+// nor to a device that has not booted since power on: nothing runs on it. Else, and where the mark
+// that an earlier driver left says that the reset has done nothing, the mode-1 reset of
+// docs/hardware/psp.md, and the command register again. Leaves the mark.
 Step mode1_reset_step(vfio::PciDevice& device, BootState& boot);
 
 }  // namespace gpuumd

@@ -11,6 +11,7 @@
 #include "daemon/gpu/engine/sdma_packets.h"
 #include "daemon/gpu/registers/describe.h"
 #include "daemon/gpu/registers/hdp.h"
+#include "daemon/gpu/registers/mp0.h"
 
 namespace gpuumd {
 namespace {
@@ -447,10 +448,7 @@ void Gpu::end_work() {
 }
 
 bool Gpu::poll() {
-  if (left_the_bus() && !lost_)
-    lose({base::Errc::kDeviceLost, 0,
-          device_->lost() ? device_->lost_why()
-                          : "registers and configuration space read all ones"});
+  look_for_it();
   bool any = copy_engine_->poll();
   any |= lsdma_->poll();
   any |= vmids_->poll();
@@ -461,14 +459,13 @@ void Gpu::start(BringUp::Done done) {
   if (const int fd = device_->event_fd(); fd >= 0)
     device_watch_ = reactor_.watch(fd, "device", false, [this] {
       device_->handle_events();
-      if (device_->lost()) {
-        device_watch_.cancel();
-        lose({base::Errc::kDeviceLost, 0, device_->lost_why()});
-      }
+      look_for_it();
     });
   bring_up_ = std::make_unique<BringUp>(reactor_, [this] { return left_the_bus(); }, steps());
   bring_up_->start([this, done = std::move(done)](base::Result<void> result) mutable {
     ready_ = result.has_value();
+    if (!result && result.error().code == base::Errc::kDeviceLost && device_->lost())
+      result.error().step += ": " + device_->lost_why();
     done(std::move(result));
   });
 }
@@ -489,8 +486,25 @@ bool Gpu::left_the_bus() const {
   return device_->lost() || (boot_.io != nullptr && boot_.io->lost());
 }
 
+bool Gpu::has_gone() {
+  if (!left_the_bus() && boot_.io != nullptr)
+    (void)boot_.io->read(mp0::C2PMSG_33::kBeforeDiscovery);  // all ones: RegisterBus looks closer
+  return left_the_bus();
+}
+
+// A device that was found broken is still there, and is kept: it can be left quiet. It may go
+// later.
+void Gpu::look_for_it() {
+  if (!left_the_bus() || let_go_) return;
+  if (lost_) return let_go();
+  device_watch_.cancel();
+  lose({base::Errc::kDeviceLost, 0,
+        device_->lost() ? device_->lost_why() : "registers and configuration space read all ones"});
+}
+
 // A kernel that takes the device away waits for this, and everybody who reads sysfs with it.
 void Gpu::let_go() {
+  let_go_ = true;
   device_watch_.cancel();
   device_->release();
 }
@@ -498,9 +512,12 @@ void Gpu::let_go() {
 void Gpu::lose(base::Error why) {
   if (lost_) return;
   lost_ = std::move(why);
+  // Nothing is as likely to be broken as what is not there any more.
+  if (lost_->code != base::Errc::kDeviceLost && has_gone()) lost_->code = base::Errc::kDeviceLost;
   reactor_.post([this] {
     if (copy_engine_) copy_engine_->fail(*lost_);
     if (lsdma_) lsdma_->fail(*lost_);
+    if (table_pool_) table_pool_->device_lost();
     if (ready_) events_.device_lost(*lost_);
     if (left_the_bus()) let_go();
   });

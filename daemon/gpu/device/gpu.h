@@ -87,6 +87,8 @@ class Gpu {
   bool lost() const { return lost_.has_value(); }
   // The device does not answer any more; lost() follows, if it has not been said yet.
   bool left_the_bus() const;
+  // The same after asking the device: a register is read.
+  bool has_gone();
   const std::optional<base::Error>& lost_why() const { return lost_; }
   // Whoever finds the device broken says so here; events follow once.
   void lose(base::Error why);
@@ -131,6 +133,7 @@ class Gpu {
   void handle_interrupts();
   void sdma_vector(const InterruptVector& vector);
   void end_work();
+  void look_for_it();
   void let_go();
   bool poll();
 
@@ -145,6 +148,7 @@ class Gpu {
   GpuEvents& events_;
   bool ready_ = false;
   std::optional<base::Error> lost_;
+  bool let_go_ = false;
 
   // In the order of making: each may use those above it, and goes before them.
   BootState boot_;

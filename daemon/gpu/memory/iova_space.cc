@@ -83,7 +83,9 @@ base::Result<base::Iova> IovaSpace::allocate(Region& region, std::uint64_t bytes
   };
   look(region.cursor, kNowhere);
   if (found == kNowhere) look(base::Iova(0), region.cursor);  // once round
-  if (found == kNowhere) return base::fail(base::Errc::kNoSpace, "IOVA space");
+  if (found == kNowhere)
+    return base::fail(base::Errc::kNoSpace, "no free IOVAs: " + std::to_string(used_) +
+                                                " bytes of the device's IOMMU ranges are mapped");
   region.free.erase(found, found + bytes);
   region.cursor = found + bytes;
   used_ += bytes;

@@ -30,7 +30,8 @@ TablePool::TablePool(Reactor& reactor, Vram& vram, HostMemory& memory, DmaMapper
 }
 
 TablePool::~TablePool() {
-  assert(out_ == 0);
+  assert(out_ == 0 || device_lost_);
+  close();
   *self_ = nullptr;
   for (Waiter& waiter : std::exchange(waiting_, {}))
     waiter.then(base::fail(base::Errc::kDeviceLost, "page-table pages"));

@@ -41,6 +41,9 @@ class TablePool final : public TablePages {
   // cannot be had. For a plan that got kAgain (PageTable::tables_for_map() says how many).
   void when_ready(std::size_t pages, Done then);
 
+  // Updates under way are never finished: pages may be out when the pool ends.
+  void device_lost() { device_lost_ = true; }
+
   std::size_t ready() const { return ready_.size(); }
   const PoolCounters& counters() const { return counters_; }
   std::uint64_t vram_pages() const { return vram_pages_; }  // in use or ready
@@ -77,6 +80,7 @@ class TablePool final : public TablePages {
   std::uint64_t vram_pages_ = 0;
   std::uint64_t host_pages_ = 0;
   std::uint64_t out_ = 0;
+  bool device_lost_ = false;
   bool refilling_ = false;
   struct Waiter {
     std::size_t pages;

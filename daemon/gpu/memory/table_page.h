@@ -39,14 +39,14 @@ struct TablePlace {
 class TablePages;
 
 // The owner of one table page; goes back to its pool when it ends, which must be after the flush
-// that makes the table unreachable. Move only. Device thread.
+// that makes the table unreachable. It may outlive the pool (a lost device leaves updates that
+// nobody finishes), and then just goes. Move only. Device thread.
 class TablePage {
  public:
   using Entries = std::array<std::uint64_t, kTableEntries>;
 
   TablePage() = default;
-  TablePage(TablePages& owner, TablePlace place, std::unique_ptr<Entries> shadow)
-      : owner_(&owner), place_(place), shadow_(std::move(shadow)) {}
+  TablePage(const TablePages& owner, TablePlace place, std::unique_ptr<Entries> shadow);
   TablePage(TablePage&& other) noexcept
       : owner_(std::exchange(other.owner_, nullptr)),
         place_(other.place_),
@@ -62,7 +62,7 @@ class TablePage {
   void reset();
 
  private:
-  TablePages* owner_ = nullptr;
+  std::shared_ptr<TablePages*> owner_;  // to null when the pool has gone
   TablePlace place_;
   std::unique_ptr<Entries> shadow_;
 };
@@ -70,17 +70,26 @@ class TablePage {
 // Where table pages come from. Device thread; never blocks.
 class TablePages {
  public:
-  virtual ~TablePages() = default;
+  virtual ~TablePages() { close(); }
   // An empty TablePage when there is none now (counted); try again after the pool was refilled.
   virtual TablePage take() = 0;
 
+ protected:
+  // First in the destructor of a pool: pages that are still out do not come back.
+  void close() { *self_ = nullptr; }
+
  private:
   friend class TablePage;
+  std::shared_ptr<TablePages*> self_ = std::make_shared<TablePages*>(this);
   virtual void give_back(const TablePlace& place, std::unique_ptr<TablePage::Entries> shadow) = 0;
 };
 
+inline TablePage::TablePage(const TablePages& owner, TablePlace place,
+                            std::unique_ptr<Entries> shadow)
+    : owner_(owner.self_), place_(place), shadow_(std::move(shadow)) {}
 inline void TablePage::reset() {
-  if (owner_ != nullptr) std::exchange(owner_, nullptr)->give_back(place_, std::move(shadow_));
+  const auto owner = std::exchange(owner_, nullptr);
+  if (owner && *owner != nullptr) (*owner)->give_back(place_, std::move(shadow_));
 }
 inline TablePage& TablePage::operator=(TablePage&& other) noexcept {
   if (this != &other) {

@@ -72,7 +72,7 @@ void add_model_options(CLI::App& app, gpusim::PodSetup& setup) {
       {"major", "version of the discovery binary, 1 or 2 (1)"},
       {"discovery", "where the discovery table is named: top or scratch (top)"},
       {"interrupts", "what the PCI function has: msix, intx or none (msix)"},
-      {"flr", "function-level reset: on or off (on)"},
+      {"flr", "function-level reset: on, off, or deaf: says that it has reset and has not (on)"},
       {"stall", "what a retry fault holds up: queue or instance (queue)"},
       {"hdp", "when stores through BAR 0 reach engines: strict or off (strict)"},
       {"revision", "silicon revision (0)"},

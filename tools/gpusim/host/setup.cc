@@ -119,7 +119,10 @@ const std::map<std::string_view, Setter>& setters() {
        }},
       {"flr",
        [](PodSetup& s, std::string_view v) {
-         return set_choice(s.gpu.function_reset, v, {{"on", true}, {"off", false}});
+         return set_choice(s.gpu.function_reset, v,
+                           {{"on", GpuOptions::Reset::kOn},
+                            {"off", GpuOptions::Reset::kOff},
+                            {"deaf", GpuOptions::Reset::kDeaf}});
        }},
       {"revision",
        [](PodSetup& s, std::string_view v) { return set_number(s.gpu.revision, v, 0, 15); }},

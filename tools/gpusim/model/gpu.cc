@@ -236,7 +236,9 @@ MsixLayout Gpu::msix() const {
 }
 
 PciFeatures Gpu::features() const {
-  return {options_.interrupts == Interrupts::kIntx, options_.function_reset};
+  return {options_.interrupts == Interrupts::kIntx,
+          options_.function_reset != GpuOptions::Reset::kOff,
+          options_.function_reset == GpuOptions::Reset::kDeaf};
 }
 
 void Gpu::attach(HostBus& bus) {

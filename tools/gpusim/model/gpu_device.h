@@ -40,6 +40,7 @@ struct MsixLayout {
 struct PciFeatures {
   bool intx = false;           // an INTx pin
   bool function_reset = true;  // FLR, and DEVICE_RESET with it
+  bool deaf_reset = false;     // it says that it has reset itself, and has not
 };
 
 // A part of a BAR that a client may map.

@@ -76,7 +76,7 @@ struct GpuOptions {
   StallScope stall = StallScope::kQueue;
   HdpMode hdp = HdpMode::kStrict;
   Interrupts interrupts = Interrupts::kMsix;
-  bool function_reset = true;
+  enum class Reset : std::uint8_t { kOn, kOff, kDeaf } function_reset = Reset::kOn;
   unsigned revision = 0;  // silicon revision in the strap register; bit 4: AID stepping A1
 
   PodOptions pod;

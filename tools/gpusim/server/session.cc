@@ -282,6 +282,7 @@ Session::Answer Session::trigger_irqs(const wire::IrqSet& request, const Message
 // and restores them round a reset.
 void Session::reset_device() {
   ++counters_.resets;
+  if (device_.features().deaf_reset) return;
   device_.reset();
   function_.msix.reset();
   function_.lower();
