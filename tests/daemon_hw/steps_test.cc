@@ -318,6 +318,7 @@ TEST_F(ResetTest, TheSecurityProcessorResetsWhereTheFunctionMustNotBe) {
 TEST_F(ResetTest, AResetThatLeavesTheMarkHasDoneNothing) {
   ASSERT_TRUE(run_reset());
   ASSERT_FALSE(io_.written_at(kPspMailbox));
+  io_.on_write[kPspMailbox] = [&](std::uint32_t) { io_.values[kPspMailbox] = 0x8000'0000; };
   ASSERT_TRUE(run_reset());  // registers as they were
   EXPECT_TRUE(io_.written_at(kPspMailbox));
   ASSERT_EQ(boot_.remarks.size(), 1u);

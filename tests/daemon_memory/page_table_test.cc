@@ -271,7 +271,7 @@ TEST(PageTable, SplitShowsTheSamePagesBeforeAndAfterTheLink) {
 }
 
 TEST(TablePage, MayOutliveItsPool) {
-  auto pool = std::make_unique<TestTablePages>(2);
+  auto pool = std::make_unique<fake::TestTablePages>(2);
   auto kept = pool->take(), back = pool->take();
   back.reset();
   EXPECT_EQ(pool->left, 1u);
