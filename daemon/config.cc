@@ -7,10 +7,9 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <string_view>
 
 #include "gpuumd/wire.h"
-#include "vfio/sysfs/pci_address.h"
+#include "vfio/kernel/open_kernel.h"
 
 namespace gpuumd {
 namespace {
@@ -48,18 +47,13 @@ bool take_devices(const toml::node& node, std::vector<std::string>& into) {
   return true;
 }
 
-// One PCI function has many spellings, and no two daemons, nor one twice.
+// A device has one owner, once; a PCI function can be spelt in several ways.
 base::Result<void> check_once_each(const std::vector<std::string>& devices) {
   std::set<std::string> seen;
   for (const auto& name : devices) {
     if (name == "sim" || name.starts_with("sim:")) continue;  // each a model of its own
-    std::string one = name;
-    if (name.starts_with("pci:")) {
-      const auto text = std::string_view(name).substr(4);
-      const auto address = vfio::sysfs::PciAddress::parse(text.substr(0, text.find(',')));
-      if (address) one = address->text();
-    }
-    if (!seen.insert(one).second)
+    const auto function = vfio::KernelName::parse(name);
+    if (!seen.insert(function ? function->address.text() : name).second)
       return base::fail(base::Errc::kInvalidArgument, "device \"" + name + "\" is given twice");
   }
   return {};
@@ -113,7 +107,7 @@ base::Result<void> check_config(const DaemonConfig& config) {
                       "socket, or --device sim[:options] for the model in this process");
   for (const auto& name : config.devices)
     if (name != "sim" && !name.starts_with("sim:") && !name.starts_with("vfio-user:") &&
-        !name.starts_with("pci:"))
+        !name.starts_with(vfio::KernelName::kPrefix))
       return base::fail(base::Errc::kInvalidArgument,
                         "device \"" + name +
                             "\": forms are pci:ADDRESS[,options], vfio-user:PATH and "

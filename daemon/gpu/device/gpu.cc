@@ -1,7 +1,5 @@
 #include "daemon/gpu/device/gpu.h"
 
-#include <sys/eventfd.h>
-
 #include <cassert>
 #include <string>
 #include <utility>
