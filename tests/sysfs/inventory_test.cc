@@ -285,6 +285,11 @@ TEST(SysfsInventory, PartThatResetsKillIsBlockedAsFarAsTheyWould) {
   EXPECT_EQ(gpu.readiness, Readiness::kBlocked);
   EXPECT_THAT(gpu.why, HasSubstr("\"flr\""));
   EXPECT_THAT(gpu.why, HasSubstr("gpuctl bind 0000:03:00.0"));
+  machine.put(dir + "/reset_method", "\n");  // bound with --accept-deadly-reset
+  gpu = only_candidate(machine);
+  EXPECT_EQ(gpu.readiness, Readiness::kBlocked);
+  EXPECT_THAT(gpu.why, HasSubstr("last process"));
+  EXPECT_THAT(gpu.why, HasSubstr("gpuumd --device pci:0000:03:00.0,accept-deadly-reset"));
   machine.put(dir + "/reset_method", "pm\n");
   EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
   machine.put(dir + "/reset_method", "flr pm bus\n");
@@ -294,6 +299,14 @@ TEST(SysfsInventory, PartThatResetsKillIsBlockedAsFarAsTheyWould) {
   EXPECT_THAT(only_candidate(machine).why, HasSubstr("no reset_method to cut"));
   machine.set_driver(kGpu, "vfio-pci");
   EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBlocked);
+}
+
+// No bus of its own to be reset by: its last close does nothing to it.
+TEST(SysfsInventory, PartThatResetsKillIsReadyWithoutAMethodAndABridge) {
+  FakeMachine machine;
+  machine.add({.address = kGpu, .device = "0x74a1", .driver = "vfio-pci"});
+  machine.put(FakeMachine::dir_of(kGpu) + "/reset_method", "\n");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
 }
 
 TEST(SysfsInventory, WhoHasNoIdentityIsLeftOut) {

@@ -31,16 +31,17 @@ std::string reset_obstacle(const Roots& roots, const Candidate& candidate,
                            const base::Result<std::vector<std::string>>& methods) {
   const auto address = candidate.function.address.text();
   const auto may_open = check_opening(candidate.quirk, methods);
-  if (is_vfio_driver(candidate.function.driver)) {
-    if (may_open) return {};
-    return may_open.error().step +
-           (methods ? " (gpuctl bind " + address + " keeps it from that)" : "");
-  }
+  const bool bound = is_vfio_driver(candidate.function.driver);
   if (!methods) return may_open ? std::string() : may_open.error().step;
+  if (bound && !may_open)
+    return may_open.error().step + " (gpuctl bind " + address + " keeps it from that)";
   const auto outlives =
       check_last_close(roots, candidate.function.address, candidate.quirk, *methods);
   if (outlives) return {};
-  return outlives.error().step + " (gpuctl bind --accept-deadly-reset " + address + " takes it)";
+  return outlives.error().step +
+         (bound ? " (append ,accept-deadly-reset to the device's name: gpuumd --device " +
+                      candidate.name() + ",accept-deadly-reset)"
+                : " (gpuctl bind --accept-deadly-reset " + address + " takes it)");
 }
 
 void judge(const Roots& roots, Candidate& candidate,
