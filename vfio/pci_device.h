@@ -79,6 +79,10 @@ struct DeviceIdentity {
   std::uint16_t device = 0;
   std::uint32_t class_code = 0;  // 24 bits
   std::uint8_t revision = 0;
+  // To be shown, not to be asked: what it was opened by, "iommufd", "group" or "vfio-user", and in
+  // a line why not by what is usually taken. The latter is empty when it was, or was asked for.
+  std::string backend;
+  std::string backend_remark;
 };
 
 class PciDevice {

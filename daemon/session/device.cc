@@ -56,6 +56,7 @@ void Device::start(Done done) {
 }
 
 void Device::ready() {
+  spdlog::info("{}: opened by {}", gpu_.identity().name, gpu_.identity().backend);
   for (const auto& remark : gpu_.boot().remarks)
     spdlog::warn("{}: {}", gpu_.identity().name, remark);
   auto& reactor = gpu_.reactor();

@@ -51,6 +51,7 @@ std::string Device::status_json() const {
            {"index", info.index},
            {"simulated", (info.flags & GPUUMD_DEVICE_SIMULATED) != 0},
            {"state", gpu_.state()},
+           {"backend", identity.backend},
            {"vendor", identity.vendor},
            {"device_id", identity.device},
            {"vram_bytes", info.vram_bytes},

@@ -210,6 +210,14 @@ TEST_F(StepsTest, WrongVendorOrClass) {
   }
 }
 
+TEST_F(StepsTest, WhatTheBackendRemarksIsToldToUsers) {
+  ASSERT_TRUE(run_all());
+  EXPECT_TRUE(boot_.remarks.empty());
+  device_.who.backend_remark = "opened by the back door: the front one is locked";
+  ASSERT_TRUE(run_all());
+  EXPECT_EQ(boot_.remarks, std::vector<std::string>{device_.who.backend_remark});
+}
+
 TEST_F(StepsTest, MissingBar) {
   device_.bars.erase(vfio::BarIndex::k2);
   expect_error(run_all(), Errc::kNotFound, "doorbell BAR (2)");

@@ -64,6 +64,12 @@ TEST_F(GpuctlVerbs, JsonIsAsTheSchemaSaysAndMarksTheSimulatedDevice) {
   }
 }
 
+TEST_F(GpuctlVerbs, StatusShowsWhatTheDeviceWasOpenedBy) {
+  const auto device = document("status")["devices"][0];
+  EXPECT_EQ(device["backend"], "vfio-user");
+  EXPECT_FALSE(device.contains("remarks")) << device["remarks"];
+}
+
 TEST_F(GpuctlVerbs, TablesMarkTheSimulatedDevice) {
   for (const auto* verb : kVerbs) {
     const auto ran = run({verb});

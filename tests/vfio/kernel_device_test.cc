@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/shared_memory.h"
+#include "scripted_device.h"
 #include "scripted_ioctl.h"
 
 namespace vfio_test {
@@ -34,28 +35,8 @@ class NoSpace final : public vfio::DmaSpace {
 class KernelDevice : public testing::Test {
  protected:
   KernelDevice() : memory_(base::make_memfd("device", 4096).value()) {
-    const std::uint32_t header[] = {0x75f01002, 0x00000006, 0x12000007};
-    EXPECT_EQ(::pwrite(memory_.get(), header, sizeof(header), 0), 12);
-    kernel_.on(VFIO_DEVICE_GET_INFO, [](int, void* argument) {
-      auto* const info = static_cast<vfio_device_info*>(argument);
-      info->flags = VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET;
-      info->num_regions = VFIO_PCI_NUM_REGIONS;
-      info->num_irqs = VFIO_PCI_NUM_IRQS;
-      return 0;
-    });
-    kernel_.on(VFIO_DEVICE_GET_REGION_INFO, [](int, void* argument) {
-      auto* const info = static_cast<vfio_region_info*>(argument);
-      info->argsz = sizeof(*info);
-      info->flags = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
-      info->size = 4096;
-      return 0;
-    });
-    kernel_.on(VFIO_DEVICE_GET_IRQ_INFO, [](int, void* argument) {
-      auto* const info = static_cast<vfio_irq_info*>(argument);
-      info->flags = VFIO_IRQ_INFO_EVENTFD;
-      info->count = info->index == VFIO_PCI_MSIX_IRQ_INDEX ? 4 : 1;
-      return 0;
-    });
+    put_header(memory_.get());
+    answer_for_device(kernel_);
     kernel_.on(VFIO_DEVICE_SET_IRQS, [this](int, void* argument) {
       const auto* const set = static_cast<const vfio_irq_set*>(argument);
       if (set->index == VFIO_PCI_MSIX_IRQ_INDEX) armed_ = set->count;
@@ -63,7 +44,9 @@ class KernelDevice : public testing::Test {
         std::memcpy(&request_, set->data, sizeof(request_));
       return 0;
     });
-    device_ = vfio::KernelDevice::create("pci:0000:03:00.0", memory_.duplicate().value(),
+    vfio::DeviceIdentity identity;
+    identity.name = "pci:0000:03:00.0";
+    device_ = vfio::KernelDevice::create(std::move(identity), memory_.duplicate().value(),
                                          std::make_unique<NoSpace>(), {})
                   .value();
   }

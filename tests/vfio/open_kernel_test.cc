@@ -2,6 +2,7 @@
 // reason is one line that says what to do. What needs a kernel is tests/vfio_kernel's.
 #include "vfio/kernel/open_kernel.h"
 
+#include <fcntl.h>
 #include <linux/iommufd.h>
 #include <linux/vfio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include "scripted_device.h"
 #include "scripted_ioctl.h"
 
 namespace vfio_test {
@@ -287,6 +289,74 @@ TEST_F(OpenNodes, ADevicesMissingNodeIsNoMissingModule) {
     says(error, Errc::kNotFound, {"/dev/vfio/", "unbound"});
     EXPECT_EQ(error.step.find("modprobe"), std::string::npos) << error.step;
   }
+}
+
+// Both interfaces give the device, unless a test takes one away.
+class OpenBackends : public OpenNodes {
+ protected:
+  OpenBackends() {
+    const std::string node = root_ + "/dev/vfio/devices/vfio3";
+    fs::resize_file(node, 4096);
+    put_header(opened(node).get());
+    answer_for_device(kernel_);
+    kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, 0);
+    kernel_.on(VFIO_DEVICE_ATTACH_IOMMUFD_PT, 0);
+    kernel_.on(IOMMU_IOAS_IOVA_RANGES, [](int, void* argument) {
+      auto* const ranges = static_cast<iommu_ioas_iova_ranges*>(argument);
+      ranges->num_iovas = 1;
+      ranges->out_iova_alignment = 4096;
+      *reinterpret_cast<iommu_iova_range*>(ranges->allowed_iovas) = {0, 0xffff'ffff};
+      return 0;
+    });
+    kernel_.on(VFIO_GET_API_VERSION, VFIO_API_VERSION);
+    kernel_.on(VFIO_CHECK_EXTENSION, 1);
+    kernel_.on(VFIO_GROUP_GET_STATUS, [](int, void* argument) {
+      static_cast<vfio_group_status*>(argument)->flags = VFIO_GROUP_FLAGS_VIABLE;
+      return 0;
+    });
+    kernel_.on(VFIO_GROUP_SET_CONTAINER, 0);
+    kernel_.on(VFIO_SET_IOMMU, 0);
+    kernel_.on(VFIO_GROUP_GET_DEVICE_FD, [node](int, void*) { return opened(node).release(); });
+    kernel_.on(VFIO_IOMMU_GET_INFO, [](int, void* argument) {
+      static_cast<vfio_iommu_type1_info*>(argument)->flags = 0;
+      return 0;
+    });
+  }
+  static base::UniqueFd opened(const std::string& node) {
+    return base::UniqueFd(::open(node.c_str(), O_RDWR | O_CLOEXEC));
+  }
+  vfio::DeviceIdentity identity(const std::string& options = "") {
+    const std::string name = "pci:" + std::string(kGpu) + options;
+    auto device = vfio::open_kernel_device(name, KernelName::parse(name).value(), options_);
+    if (!device) ADD_FAILURE() << device.error().message();
+    return device ? (*device)->identity() : vfio::DeviceIdentity{};
+  }
+};
+
+TEST_F(OpenBackends, WhatIsUsualOrWasAskedForNeedsNoRemark) {
+  for (const auto& [options, backend] :
+       {std::pair("", "iommufd"), {",backend=iommufd", "iommufd"}, {",backend=group", "group"}}) {
+    const auto found = identity(options);
+    EXPECT_EQ(found.name, "pci:" + std::string(kGpu) + options);
+    EXPECT_EQ(found.vendor, 0x1002);
+    EXPECT_EQ(found.backend, backend) << options;
+    EXPECT_EQ(found.backend_remark, "") << options;
+  }
+}
+
+TEST_F(OpenBackends, WhoeverGoesByTheGroupForWantOfIommufdSaysWhy) {
+  kernel_.on(VFIO_DEVICE_ATTACH_IOMMUFD_PT, -EOPNOTSUPP);
+  auto found = identity();
+  EXPECT_EQ(found.backend, "group");
+  EXPECT_EQ(found.backend_remark,
+            "opened by its IOMMU group, not by iommufd: the device's IOMMU gives it no address "
+            "space (VFIO_DEVICE_ATTACH_IOMMUFD_PT)");
+  fs::remove(root_ + "/dev/iommu");
+  EXPECT_NE(identity().backend_remark.find("/dev/iommu is not there"), std::string::npos);
+  fs::remove_all(root_ + directory(kGpu) + "/vfio-dev");
+  found = identity();
+  EXPECT_EQ(found.backend, "group");
+  EXPECT_NE(found.backend_remark.find("CONFIG_VFIO_DEVICE_CDEV"), std::string::npos);
 }
 
 TEST_F(OpenKernel, NodesThatMayNotBeOpened) {

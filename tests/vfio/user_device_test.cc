@@ -34,6 +34,8 @@ TEST_F(Device, SaysWhatItIs) {
   EXPECT_EQ(identity.device, 0x74a1);
   EXPECT_EQ(identity.class_code, 0x120000u);
   EXPECT_EQ(identity.revision, 7);
+  EXPECT_EQ(identity.backend, "vfio-user");
+  EXPECT_EQ(identity.backend_remark, "");
   EXPECT_FALSE(device_->lost());
 }
 

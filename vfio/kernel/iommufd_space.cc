@@ -21,7 +21,7 @@ base::Error bind_error(int error) {
     case EINVAL:
       return {base::Errc::kUnsupported, error,
               "iommufd does not take the device: its IOMMU does not keep DMA coherent with the "
-              "processor's caches (take backend=group), or somebody else has it open"};
+              "processor's caches, or somebody else has it open"};
     case EBUSY:
       return {base::Errc::kBusy, error,
               "somebody else has the device, or another one of its IOMMU group, open (gpuctl "

@@ -27,13 +27,13 @@ bool signalled(const base::UniqueFd& eventfd) {
 
 }  // namespace
 
-base::Result<std::unique_ptr<KernelDevice>> KernelDevice::create(std::string name,
+base::Result<std::unique_ptr<KernelDevice>> KernelDevice::create(DeviceIdentity identity,
                                                                  base::UniqueFd device,
                                                                  std::unique_ptr<DmaSpace> space,
                                                                  base::Result<void> may_reset) {
   auto loss = Loss::create();
   if (!loss) return std::unexpected(loss.error());
-  std::unique_ptr<KernelDevice> made(new KernelDevice(std::move(name), std::move(device),
+  std::unique_ptr<KernelDevice> made(new KernelDevice(std::move(identity), std::move(device),
                                                       std::move(space), std::move(may_reset),
                                                       std::move(*loss)));
   if (auto done = made->look_at_it(); !done) return std::unexpected(done.error());
@@ -41,14 +41,14 @@ base::Result<std::unique_ptr<KernelDevice>> KernelDevice::create(std::string nam
   return made;
 }
 
-KernelDevice::KernelDevice(std::string name, base::UniqueFd device, std::unique_ptr<DmaSpace> space,
-                           base::Result<void> may_reset, std::unique_ptr<Loss> loss)
-    : may_reset_(std::move(may_reset)),
+KernelDevice::KernelDevice(DeviceIdentity identity, base::UniqueFd device,
+                           std::unique_ptr<DmaSpace> space, base::Result<void> may_reset,
+                           std::unique_ptr<Loss> loss)
+    : identity_(std::move(identity)),
+      may_reset_(std::move(may_reset)),
       loss_(std::move(loss)),
       file_(std::move(device)),
-      space_(std::move(space)) {
-  identity_.name = std::move(name);
-}
+      space_(std::move(space)) {}
 
 base::Result<void> KernelDevice::look_at_it() {
   const auto facts = file_.facts();

@@ -25,11 +25,13 @@ namespace vfio {
 
 class KernelDevice final : public PciDevice {
  public:
-  // Takes the opened device over. `name` becomes identity().name. `may_reset` holds what the reset
-  // policy says of this part (vfio/sysfs/reset_policy.h). kUnsupported for what is no PCI device,
+  // Takes the opened device over. `identity` comes with the name and the backend; the rest of it is
+  // read from the device. `may_reset` holds what the reset policy says of this part
+  // (vfio/sysfs/reset_policy.h). kUnsupported for what is no PCI device,
   // kDeviceLost for one whose configuration space reads all ones, kDeviceError for one that does
   // not wake up, kSystem.
-  static base::Result<std::unique_ptr<KernelDevice>> create(std::string name, base::UniqueFd device,
+  static base::Result<std::unique_ptr<KernelDevice>> create(DeviceIdentity identity,
+                                                            base::UniqueFd device,
                                                             std::unique_ptr<DmaSpace> space,
                                                             base::Result<void> may_reset);
   ~KernelDevice() override { release(); }
@@ -60,7 +62,7 @@ class KernelDevice final : public PciDevice {
   void release() override;
 
  private:
-  KernelDevice(std::string name, base::UniqueFd device, std::unique_ptr<DmaSpace> space,
+  KernelDevice(DeviceIdentity identity, base::UniqueFd device, std::unique_ptr<DmaSpace> space,
                base::Result<void> may_reset, std::unique_ptr<Loss> loss);
 
   base::Result<void> look_at_it();

@@ -35,6 +35,8 @@ std::unexpected<base::Error> bad_name(const std::string& what) {
 struct Opened {
   base::UniqueFd device;
   std::unique_ptr<DmaSpace> space;
+  const char* backend;
+  std::string remark = {};  // DeviceIdentity::backend_remark
 };
 
 // A function that may be opened, and what is known of it.
@@ -126,12 +128,13 @@ base::Result<void> check_free(const Target& target, const sysfs::Roots& roots) {
 
 base::Result<Opened> open_by_iommufd(const Target& target, const KernelOptions& options) {
   if (target.group.no_iommu)
-    return base::fail(base::Errc::kUnsupported,
-                      "backend=iommufd without an IOMMU: backend=group alone has that mode");
+    return base::fail(
+        base::Errc::kUnsupported,
+        "no IOMMU holds it (VFIO's no-IOMMU mode), for which iommufd does not take it");
   if (target.function.vfio_device.empty())
     return base::fail(base::Errc::kUnsupported,
                       "the kernel gives it no device node for iommufd (Linux 6.6, "
-                      "CONFIG_VFIO_DEVICE_CDEV): take backend=group");
+                      "CONFIG_VFIO_DEVICE_CDEV)");
   const std::string& dev = options.roots.dev;
   const auto open = [&] {
     return IommufdSpace::open(dev + "/iommu", dev + "/vfio/devices/" + target.function.vfio_device,
@@ -143,7 +146,7 @@ base::Result<Opened> open_by_iommufd(const Target& target, const KernelOptions& 
     opened = open();  // it may have become free only now
   }
   if (!opened) return std::unexpected(opened.error());
-  return Opened{std::move(opened->device), std::move(opened->space)};
+  return Opened{std::move(opened->device), std::move(opened->space), "iommufd"};
 }
 
 base::Result<Opened> open_by_group(const Target& target, const KernelOptions& options) {
@@ -152,7 +155,7 @@ base::Result<Opened> open_by_group(const Target& target, const KernelOptions& op
   auto opened = Type1Space::open(dev + "/vfio/vfio", dev + "/" + target.group.dev_node(),
                                  target.function.address.text(), kind);
   if (!opened) return std::unexpected(opened.error());
-  return Opened{std::move(opened->device), std::move(opened->space)};
+  return Opened{std::move(opened->device), std::move(opened->space), "group"};
 }
 
 // Whether iommufd is not to be had here, as opposed to the device not being to be had.
@@ -163,7 +166,20 @@ bool lacks_iommufd(const base::Error& error) {
 base::Result<Opened> open_best(const Target& target, const KernelOptions& options) {
   auto opened = open_by_iommufd(target, options);
   if (opened || !lacks_iommufd(opened.error())) return opened;
-  return open_by_group(target, options);
+  auto by_group = open_by_group(target, options);
+  if (by_group)
+    by_group->remark = "opened by its IOMMU group, not by iommufd: " + opened.error().step;
+  return by_group;
+}
+
+base::Result<Opened> open_by(KernelBackend backend, const Target& target,
+                             const KernelOptions& options) {
+  if (backend == KernelBackend::kBest) return open_best(target, options);
+  if (backend == KernelBackend::kGroup) return open_by_group(target, options);
+  auto opened = open_by_iommufd(target, options);
+  if (!opened && opened.error().code == base::Errc::kUnsupported)
+    opened.error().step += " (backend=group does without it)";
+  return opened;
 }
 
 }  // namespace
@@ -201,12 +217,14 @@ base::Result<std::unique_ptr<KernelDevice>> open_kernel_device(std::string name,
                                                                const KernelOptions& options) {
   auto target = look(what, options.roots);
   if (!target) return std::unexpected(target.error());
-  auto opened = what.backend == KernelBackend::kIommufd ? open_by_iommufd(*target, options)
-                : what.backend == KernelBackend::kGroup ? open_by_group(*target, options)
-                                                        : open_best(*target, options);
+  auto opened = open_by(what.backend, *target, options);
   if (!opened) return std::unexpected(opened.error());
-  return KernelDevice::create(std::move(name), std::move(opened->device), std::move(opened->space),
-                              std::move(target->may_reset));
+  DeviceIdentity identity;
+  identity.name = std::move(name);
+  identity.backend = opened->backend;
+  identity.backend_remark = std::move(opened->remark);
+  return KernelDevice::create(std::move(identity), std::move(opened->device),
+                              std::move(opened->space), std::move(target->may_reset));
 }
 
 }  // namespace vfio

@@ -58,6 +58,7 @@ UserDevice::UserDevice(base::UniqueFd socket, base::UniqueFd wake, std::string n
                  std::vector<std::byte>& reply) { return serve_dma(header, body, reply); },
           options_.pump) {
   identity_.name = std::move(name);
+  identity_.backend = "vfio-user";
 }
 
 UserDevice::~UserDevice() { say_goodbye(); }

@@ -54,6 +54,8 @@ Step pci_step(vfio::PciDevice& device, BootState& boot) {
     auto bars = set_up_pci(device);
     if (!bars) return std::unexpected(std::move(bars.error()));
     boot.bars = std::move(*bars);
+    if (const auto& remark = device.identity().backend_remark; !remark.empty())
+      boot.remarks.push_back(remark);
     if (boot.io != nullptr) return {};
     auto bus = RegisterBus::open(device);
     if (!bus) return std::unexpected(std::move(bus.error()));
