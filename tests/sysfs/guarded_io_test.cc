@@ -44,15 +44,21 @@ TEST(GuardedIo, ErrorsOfTheKernelComeThrough) {
   EXPECT_EQ(write_guarded("/dev/full", "x", 10s).error().sys, ENOSPC);
 }
 
-// A FIFO with nobody at its other end: open() does not come back.
+// A FIFO with nobody at its other end: open() does not come back. One for each access: a writer
+// that is left behind would be the reader's other end.
 TEST(GuardedIo, HungAccessIsLeftBehindAndNamed) {
   sysfs_test::FakeMachine machine;
-  machine.fifo("/hung");
-  for (const auto& error : {write_guarded(machine.path("/hung"), "x", 50ms).error(),
-                            read_guarded(machine.path("/hung"), 50ms).error()}) {
-    EXPECT_EQ(error.code, base::Errc::kTimeout);
-    EXPECT_THAT(error.step, HasSubstr("/hung: the kernel has not answered for 50 ms"));
-  }
+  machine.fifo("/hung_write");
+  machine.fifo("/hung_read");
+  const auto written = write_guarded(machine.path("/hung_write"), "x", 50ms);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, base::Errc::kTimeout);
+  EXPECT_THAT(written.error().step,
+              HasSubstr("/hung_write: the kernel has not answered for 50 ms"));
+  const auto read = read_guarded(machine.path("/hung_read"), 50ms);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, base::Errc::kTimeout);
+  EXPECT_THAT(read.error().step, HasSubstr("/hung_read: the kernel has not answered for 50 ms"));
 }
 
 // The process that this one has started; nullopt: none.
