@@ -102,6 +102,21 @@ TEST_F(GpuctlMachine, DevicesAsTableAndAsJson) {
     EXPECT_THAT(table.out, HasSubstr(said));
 }
 
+TEST_F(GpuctlMachine, MembersOfAGroupThatCannotBeReadAreMarked) {
+  made_->add({.address = kGpu, .driver = "vfio-pci"});
+  made_->add({.address = "0000:03:00.1", .class_code = "junk"});
+  made_->put("/sys/devices/platform/PNP0103:00/driver", "no link");
+  made_->link("/sys/kernel/iommu_groups/7/devices/PNP0103:00", "/sys/devices/platform/PNP0103:00");
+  const auto gpu = document({"devices"}, "devices_document")["devices"][0];
+  ASSERT_EQ(gpu["group_members"].size(), 2u);
+  EXPECT_EQ(gpu["group_members"][0]["unread"], json::array());
+  ASSERT_EQ(gpu["group_members"][1]["unread"].size(), 1u);
+  EXPECT_THAT(gpu["group_members"][1]["unread"][0].get<std::string>(), HasSubstr("/class"));
+  EXPECT_EQ(gpu["group_strangers"], json({"PNP0103:00 (its driver cannot be read)"}));
+  EXPECT_THAT(run({"devices"}).out,
+              HasSubstr("in its group too: 0000:03:00.1 (cannot be read), PNP0103:00 (its driver"));
+}
+
 TEST_F(GpuctlMachine, DevicesOfOneAddressOfEveryKindAndOfNone) {
   EXPECT_EQ(run({"devices"}).out, "no devices\n");
   made_->add({.address = "0000:05:00.0", .vendor = "0x1234", .class_code = "0x00ff00"});

@@ -124,6 +124,20 @@ class FakeMachine {
     put(dir + "/comm", command + "\n");
     link(dir + "/fd/3", target);
   }
+  // A process without descriptors that has `path` mapped; `rights` as in "rw-s". The kernel's link
+  // to what is mapped leads to `file`.
+  void add_mapping(int pid, const std::string& command, const std::string& path,
+                   const std::string& rights = "rw-s", const std::string& file = "") const {
+    const auto dir = "/proc/" + std::to_string(pid);
+    put(dir + "/comm", command + "\n");
+    fs::create_directories(root_ + dir + "/fd");
+    put(dir + "/maps",
+        "55d0c0000000-55d0c0001000 r-xp 00000000 08:01 17    /usr/bin/job\n"
+        "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
+        "7f0000200000-7f0000300000 " +
+            rights + " 100000000 00:06 421                     " + path + "\n");
+    link(dir + "/map_files/7f0000200000-7f0000300000", file.empty() ? path : file);
+  }
 
  private:
   std::string root_;

@@ -130,8 +130,12 @@ TEST(SysfsGroup, MembersThatAreNotUnderstoodCountByName) {
   FakeMachine machine;
   machine.add({.address = kGpu, .driver = "vfio-pci"});
   machine.add({.address = "0000:03:00.1", .class_code = "junk", .driver = "snd_hda_intel"});
-  EXPECT_EQ(only_candidate(machine).why,
+  const auto gpu = only_candidate(machine);
+  EXPECT_EQ(gpu.why,
             "IOMMU group 7 is shared with 0000:03:00.1 (snd_hda_intel): bind it to vfio-pci too");
+  ASSERT_EQ(gpu.group->members.size(), 2u);
+  EXPECT_TRUE(gpu.group->members[0].unread.empty());
+  EXPECT_THAT(joined(gpu.group->members[1].unread), HasSubstr("junk"));
   machine.set_driver("0000:03:00.1", "");
   EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady);
   const std::string timer = "/sys/devices/platform/PNP0103:00";
@@ -188,6 +192,51 @@ TEST(SysfsUsage, NodeIsKnownByItsNumberToo) {
   EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBindable);
   machine.add_process(72, "in-container", "/dev/null");
   EXPECT_THAT(only_candidate(machine).why, HasSubstr("in-container (pid 72, dri/card0)"));
+}
+
+TEST(SysfsUsage, NodesOfEveryClassOfTheDeviceCount) {
+  const std::tuple<const char*, const char*, const char*> kNodes[] = {
+      {"/accel/accel0/dev", "261:0\n", "accel/accel0"}, {"/graphics/fb1/dev", "29:1\n", "fb1"}};
+  for (const auto& [attribute, number, node] : kNodes) {
+    FakeMachine machine;
+    machine.add({.address = kGpu, .driver = "amdgpu"});
+    machine.put(FakeMachine::dir_of(kGpu) + attribute, number);
+    machine.add_process(71, "stranger", "/dev/fb0");
+    EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBindable);
+    machine.add_process(72, "job", "/dev/" + std::string(node));
+    EXPECT_EQ(only_candidate(machine).why, "held by job (pid 72, " + std::string(node) + ")");
+  }
+}
+
+// A mapping keeps the device when its descriptor is closed.
+TEST(SysfsUsage, WhoHasANodeMappedAloneIsNamed) {
+  FakeMachine machine;
+  machine.add({.address = kGpu, .driver = "amdgpu"});
+  machine.put(FakeMachine::dir_of(kGpu) + "/drm/renderD128/dev", "1:3\n");
+  machine.add_mapping(71, "stranger", "/dev/dri/renderD129");
+  machine.add_mapping(72, "private", "/dev/dri/renderD128", "rw-p");
+  EXPECT_EQ(only_candidate(machine).readiness, Readiness::kBindable);
+  machine.add_mapping(73, "job", "/dev/dri/renderD128");
+  EXPECT_EQ(only_candidate(machine).why, "held by job (pid 73, dri/renderD128)");
+  machine.add_mapping(73, "in-container", "/gpu", "r--s", "/dev/null");
+  EXPECT_EQ(only_candidate(machine).why, "held by in-container (pid 73, dri/renderD128)");
+}
+
+TEST(SysfsUsage, WhoHasABarsFileOpenOrMappedIsNamed) {
+  FakeMachine machine;
+  machine.add({.address = kGpu, .driver = "vfio-pci"});
+  const std::string folder = "/sys/devices/pci0000:00/";
+  for (const auto* other : {"0000:04:00.0/resource0", "0000:03:00.0/resource",
+                            "0000:03:00.0/resource_alignment", "0000:03:00.0/config"}) {
+    machine.add_process(71, "stranger", folder + other);
+    machine.add_mapping(72, "stranger", folder + other);
+    EXPECT_EQ(only_candidate(machine).readiness, Readiness::kReady) << other;
+  }
+  machine.add_mapping(72, "peek", folder + "0000:03:00.0/resource5");
+  EXPECT_EQ(only_candidate(machine).why, "held by peek (pid 72, resource5)");
+  machine.remove("/proc/72");
+  machine.add_process(71, "poke", folder + "0000:03:00.0/resource0_wc");
+  EXPECT_EQ(only_candidate(machine).why, "held by poke (pid 71, resource0_wc)");
 }
 
 TEST(SysfsUsage, KfdClientOfAnotherGpuIsNoUser) {

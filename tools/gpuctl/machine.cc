@@ -42,7 +42,9 @@ json members_of(const std::optional<vfio::sysfs::Group>& group) {
   json members = json::array();
   if (group)
     for (const auto& member : group->members)
-      members.push_back({{"address", member.address.text()}, {"driver", or_null(member.driver)}});
+      members.push_back({{"address", member.address.text()},
+                         {"driver", or_null(member.driver)},
+                         {"unread", member.unread}});
   return members;
 }
 
@@ -75,6 +77,7 @@ json device_entry(const vfio::sysfs::Candidate& candidate) {
   entry["iommu_group"] = function.iommu_group ? json(*function.iommu_group) : json(nullptr);
   entry["no_iommu"] = candidate.group && candidate.group->no_iommu;
   entry["group_members"] = members_of(candidate.group);
+  entry["group_strangers"] = candidate.group ? json(candidate.group->strangers) : json::array();
   entry["numa_node"] = function.numa_node ? json(*function.numa_node) : json(nullptr);
   entry["reset_methods"] = candidate.reset_methods;
   entry["dies_of_reset"] = candidate.quirk != nullptr;

@@ -31,14 +31,18 @@ std::string bars(const json& device) {
   return out.empty() ? "-" : out;
 }
 
-// The other members of the group, with their drivers.
+// The other members of the group, with their drivers. Of one that cannot be read the driver is all
+// that is known.
 std::string companions(const json& device) {
   std::string out;
   for (const auto& member : device["group_members"]) {
     if (member["address"] == device["address"]) continue;
     out += (out.empty() ? "" : ", ") + shown(member["address"]);
     if (!member["driver"].is_null()) out += " (" + shown(member["driver"]) + ")";
+    if (!member["unread"].empty()) out += " (cannot be read)";
   }
+  for (const auto& stranger : device["group_strangers"])
+    out += (out.empty() ? "" : ", ") + shown(stranger);
   return out;
 }
 

@@ -100,8 +100,10 @@ void add_member(const Roots& roots, const std::string& directory, const std::str
   if (address && driver) {
     auto member = read_function(roots, *address);
     if (!member) {
+      const auto why = member.error().message();
       member.emplace();
       member->address = *address;
+      member->unread.push_back(why);
     }
     member->driver = *driver;
     group.members.push_back(std::move(*member));

@@ -64,7 +64,8 @@ bool is_harmless_in_group(const Function& member);
 struct Group {
   unsigned id = 0;
   bool no_iommu = false;  // made by VFIO for a device without an IOMMU
-  // The PCI functions. One whose identity cannot be read has its address and driver alone.
+  // The PCI functions. One whose identity cannot be read has its address, its driver and, in
+  // `unread`, why not; the rest of it is empty.
   std::vector<Function> members;
   // Members that keep the group from user space and are no such function: devices of other buses
   // with a driver, and whatever has a driver that cannot be told. "PNP0103:00 (hpet)".

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <set>
 
 namespace vfio::sysfs {
 namespace {
+
+constexpr std::size_t kMostMappings = 64 << 20;  // bytes of /proc/PID/maps: half a million lines
 
 // Where a symbolic link leads; empty: nowhere, or no link.
 std::string target_of(const std::string& path) {
@@ -39,6 +42,20 @@ std::optional<OpenNodes::DeviceNumber> number_in(const std::string& path) {
   return OpenNodes::DeviceNumber{static_cast<unsigned>(*major), static_cast<unsigned>(*minor)};
 }
 
+// The function that a path's file resource0 to resource5 (or resource0_wc) belongs to; empty: the
+// path is none of these.
+std::string function_of_bar(std::string_view path) {
+  const auto slash = path.rfind('/');
+  if (slash == std::string_view::npos || path.find("/sys/") == std::string_view::npos) return {};
+  const auto file = path.substr(slash + 1);
+  constexpr std::string_view kName = "resource";
+  if (!file.starts_with(kName) || file.size() == kName.size() || file[kName.size()] < '0' ||
+      file[kName.size()] > '5')
+    return {};
+  const auto folder = path.substr(0, slash);
+  return std::string(folder.substr(folder.rfind('/') + 1));
+}
+
 void append(std::vector<Holder>& to, std::vector<Holder> more) {
   for (auto& holder : more) {
     const bool known = std::any_of(to.begin(), to.end(), [&](const Holder& other) {
@@ -48,10 +65,19 @@ void append(std::vector<Holder>& to, std::vector<Holder> more) {
   }
 }
 
-void drm_usage(const std::string& directory, const OpenNodes& nodes, Usage& usage) {
+// Nodes of one class below the function, each with its attribute `dev`.
+void class_usage(const std::string& folder, const std::string& below_dev, const OpenNodes& nodes,
+                 Usage& usage) {
+  for (const auto& name : names_in(folder))
+    append(usage.holders, nodes.holders(below_dev + name, number_in(folder + "/" + name + "/dev")));
+}
+
+void display_usage(const std::string& directory, const OpenNodes& nodes, Usage& usage) {
+  class_usage(directory + "/drm", "dri/", nodes, usage);
+  class_usage(directory + "/accel", "accel/", nodes, usage);
+  class_usage(directory + "/graphics", "", nodes, usage);
   for (const auto& card : names_in(directory + "/drm")) {
     const auto path = directory + "/drm/" + card;
-    append(usage.holders, nodes.holders("dri/" + card, number_in(path + "/dev")));
     for (const auto& connector : names_in(path))
       if (connector.starts_with(card + "-") &&
           read_text(path + "/" + connector + "/enabled").value_or("") == "enabled")
@@ -178,9 +204,27 @@ void OpenNodes::scan_process(const Roots& roots, int pid) {
     } else if (open.target.starts_with('/')) {
       open.number = device_number(path);
     }
-    if (open.number || !open.vfio_path.empty() || open.target.starts_with("/dev/"))
-      open_.push_back(std::move(open));
+    keep(std::move(open));
   }
+  scan_mappings(process, pid);
+}
+
+// Devices are mapped shared: who writes into a private mapping has memory of its own there.
+void OpenNodes::scan_mappings(const std::string& process, int pid) {
+  std::set<std::string> seen;
+  for (const auto& line : lines(read_text(process + "/maps", kMostMappings).value_or(""))) {
+    const auto parts = words(line);  // range, rights, offset, file system, inode, path
+    if (parts.size() < 6 || !parts[1].ends_with('s') || !parts[5].starts_with('/') ||
+        !seen.insert(parts[5]).second)
+      continue;
+    keep({pid, parts[5], device_number(process + "/map_files/" + parts[0]), {}});
+  }
+}
+
+void OpenNodes::keep(Open open) {
+  if (open.number || !open.vfio_path.empty() || open.target.starts_with("/dev/") ||
+      !function_of_bar(open.target).empty())
+    open_.push_back(std::move(open));
 }
 
 Holder OpenNodes::holder(int pid, std::string node) const {
@@ -205,6 +249,14 @@ std::vector<Holder> OpenNodes::vfio_holders(const PciAddress& address) const {
   return out;
 }
 
+std::vector<Holder> OpenNodes::bar_holders(const PciAddress& address) const {
+  std::vector<Holder> out;
+  for (const auto& open : open_)
+    if (function_of_bar(open.target) == address.text())
+      append(out, {holder(open.pid, open.target.substr(open.target.rfind('/') + 1))});
+  return out;
+}
+
 std::string Usage::text() const {
   std::vector<std::string> parts;
   for (const auto& holder : holders)
@@ -216,9 +268,10 @@ std::string Usage::text() const {
 
 Usage usage_of(const Roots& roots, const OpenNodes& nodes, const Function& function) {
   Usage usage;
-  drm_usage(roots.function(function.address), nodes, usage);
+  display_usage(roots.function(function.address), nodes, usage);
   kfd_usage(roots, nodes, function, usage);
   vfio_usage(roots, nodes, function, usage);
+  append(usage.holders, nodes.bar_holders(function.address));
   kernel_usage(roots, function, usage);
   return usage;
 }

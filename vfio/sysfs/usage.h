@@ -1,5 +1,5 @@
-// Who uses a device: the processes that hold one of its nodes open, and what the kernel itself does
-// with it. Nobody takes a device away from either.
+// Who uses a device: the processes that have one of its nodes open or mapped, and what the kernel
+// itself does with it. Nobody takes a device away from either.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,40 @@ struct Holder {
   int pid = 0;
   std::string command;
   std::string node;  // what it holds, below /dev: "dri/renderD128"; of a bare VFIO descriptor
-                     // "vfio device"
+                     // "vfio device", of a BAR's file in sysfs "resource0"
 };
 
-// All descriptors for device nodes that the processes of this machine have open, read once.
+// All device nodes, and files of BARs in sysfs, that the processes of this machine have open or
+// mapped: a mapping holds the device without its descriptor. Read once.
 class OpenNodes {
  public:
   using DeviceNumber = std::pair<unsigned, unsigned>;  // major, minor
 
-  // Reads /proc. Processes that end meanwhile are left out.
+  // Reads /proc. Processes that end meanwhile are left out. The list of a process's mappings comes
+  // when no other thread of it changes them: in the worst case, one that waits for a device's
+  // reset, after a minute.
   static OpenNodes scan(const Roots& roots);
 
-  // Who has the node open, by its path below /dev or by its device number: a process in a container
-  // has another path for it.
+  // Who has the node, by its path below /dev or by its device number: a process in a container has
+  // another path for it. For mappings root alone is told the number.
   std::vector<Holder> holders(const std::string& node, std::optional<DeviceNumber> number) const;
   // Who has the VFIO descriptor of the function open itself, where the kernel tells (6.18).
   std::vector<Holder> vfio_holders(const PciAddress& address) const;
+  // Who has one of the function's BARs through its files resource0 to resource5 in sysfs.
+  std::vector<Holder> bar_holders(const PciAddress& address) const;
   // Processes whose descriptors we may not see: for everything else than root that is most.
   std::size_t hidden() const { return hidden_; }
 
  private:
   struct Open {
     int pid;
-    std::string target;  // of the link in /proc/PID/fd
+    std::string target;  // of the link in /proc/PID/fd, or the path in /proc/PID/maps
     std::optional<DeviceNumber> number;
     std::string vfio_path;  // of a VFIO descriptor: the device's path in sysfs
   };
   void scan_process(const Roots& roots, int pid);
+  void scan_mappings(const std::string& process, int pid);
+  void keep(Open open);
   Holder holder(int pid, std::string node) const;
 
   std::vector<Open> open_;
@@ -61,8 +68,9 @@ struct Usage {
   std::string text() const;  // "held by amdtool (pid 71, dri/renderD128); ..."
 };
 
-// Of what hangs below the function: DRM and KFD clients, displays, VFIO users, network interfaces
-// that are up, mounted block devices, virtual functions.
+// Of what hangs below the function: clients of DRM, accel, frame buffers and KFD, displays, VFIO
+// users, users of its BARs, network interfaces that are up, mounted block devices, virtual
+// functions.
 Usage usage_of(const Roots& roots, const OpenNodes& nodes, const Function& function);
 
 }  // namespace vfio::sysfs
