@@ -359,6 +359,51 @@ TEST_F(OpenBackends, WhoeverGoesByTheGroupForWantOfIommufdSaysWhy) {
   EXPECT_NE(found.backend_remark.find("CONFIG_VFIO_DEVICE_CDEV"), std::string::npos);
 }
 
+TEST_F(OpenBackends, EachRefusalOfTheGroupSaysWhatToDo) {
+  const struct {
+    unsigned long request;
+    int refusal;
+    Errc code;
+    std::initializer_list<const char*> parts;
+  } kRefusals[] = {
+      {VFIO_GROUP_SET_CONTAINER, EINVAL, Errc::kBusy, {"in use", "gpuctl devices"}},
+      {VFIO_GROUP_SET_CONTAINER, EPERM, Errc::kBusy, {"DMA", "gpuctl devices"}},
+      {VFIO_SET_IOMMU, EPERM, Errc::kUnsupported, {"intremap=on", "allow_unsafe_interrupts"}},
+      {VFIO_SET_IOMMU, ENODEV, Errc::kUnsupported, {"load vfio_iommu_type1"}},
+      {VFIO_SET_IOMMU, EBUSY, Errc::kBusy, {"gpuctl devices"}},
+      {VFIO_SET_IOMMU, ENOMEM, Errc::kNoMemory, {"VFIO_SET_IOMMU"}},
+      {VFIO_SET_IOMMU, ENOSPC, Errc::kNoSpace, {"end other users"}},
+      {VFIO_SET_IOMMU, EINVAL, Errc::kSystem, {"VFIO_SET_IOMMU", "dmesg", "gpuctl doctor"}},
+      {VFIO_GROUP_GET_DEVICE_FD, EPERM, Errc::kPermission, {"run as root"}},
+      {VFIO_GROUP_GET_DEVICE_FD, EBUSY, Errc::kBusy, {"open"}},
+      {VFIO_GROUP_GET_DEVICE_FD, ENODEV, Errc::kNotFound, {"bound"}},
+  };
+  for (const auto& [request, refusal, code, parts] : kRefusals) {
+    const auto usual = *kernel_.answer(request);
+    kernel_.on(request, -refusal);
+    says(fails(",backend=group"), code, parts);
+    kernel_.on(request, usual);
+  }
+}
+
+TEST_F(OpenBackends, WithoutAnIommuTheGroupTakesACapability) {
+  put("/sys/kernel/iommu_groups/7/name", "vfio-noiommu\n");
+  put("/dev/vfio/noiommu-7", "");
+  for (const unsigned long request : {VFIO_GROUP_GET_DEVICE_FD, VFIO_GROUP_SET_CONTAINER}) {
+    kernel_.on(request, -EPERM);
+    says(fails(",i-know-that-this-device-can-overwrite-all-memory"), Errc::kPermission,
+         {"CAP_SYS_RAWIO"});
+  }
+}
+
+// Its physical function is under vfio-pci: whoever has that gives tokens.
+TEST_F(OpenBackends, AVirtualFunctionThatWantsATokenSaysSo) {
+  kernel_.on(VFIO_GROUP_GET_DEVICE_FD, -EACCES);
+  kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, -EACCES);
+  for (const char* backend : {"", ",backend=group", ",backend=iommufd"})
+    says(fails(backend), Errc::kPermission, {"VF token", "physical function", "pci-pf-stub"});
+}
+
 TEST_F(OpenKernel, NodesThatMayNotBeOpened) {
   put("/dev/vfio/vfio", "");
   ::chmod((root_ + "/dev/vfio/vfio").c_str(), 0);

@@ -33,6 +33,8 @@ base::Error bind_error(int error) {
               "allow_unsafe_interrupts=1"};
     case ENODEV:
       return {base::Errc::kNotFound, error, "the device goes away"};
+    case EACCES:  // Linux 6.17
+      return token_error();
     default:
       return {base::Errc::kSystem, error, "VFIO_DEVICE_BIND_IOMMUFD"};
   }

@@ -36,4 +36,11 @@ base::Result<base::UniqueFd> open_node(const std::string& path, NodeOf whose) {
   }
 }
 
+base::Error token_error() {
+  return {base::Errc::kPermission, EACCES,
+          "the kernel wants a VF token for it, and gpuumd has none: its physical function is bound "
+          "to vfio-pci (or, of a physical function, a virtual one is in use); give the physical "
+          "function to its own driver or to pci-pf-stub"};
+}
+
 }  // namespace vfio

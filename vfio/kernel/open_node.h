@@ -17,4 +17,8 @@ enum class NodeOf : std::uint8_t { kModule, kDevice };
 // kPermission (who may), kBusy, kSystem.
 base::Result<base::UniqueFd> open_node(const std::string& path, NodeOf whose);
 
+// EACCES of a call that is to give a device: it is a virtual function and wants a token.
+// kPermission.
+base::Error token_error();
+
 }  // namespace vfio

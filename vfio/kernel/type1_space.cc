@@ -46,24 +46,65 @@ base::Result<void> check_viable(int group) {
   return {};
 }
 
-base::Error iommu_error(int error) {
-  if (error == EPERM)
-    return {base::Errc::kUnsupported, error,
-            "the kernel does not trust this machine's interrupts: switch interrupt remapping of "
-            "the IOMMU on (firmware, intremap=on), or load vfio_iommu_type1 with "
-            "allow_unsafe_interrupts=1"};
-  return {base::Errc::kSystem, error, "VFIO_SET_IOMMU"};
+base::Error container_error(int error, GroupKind kind) {
+  switch (error) {
+    case EBUSY:
+    case EINVAL:  // it has a container, since its status was read
+      return {base::Errc::kBusy, error,
+              "its IOMMU group is in use by another process (gpuctl devices says which)"};
+    case EPERM:
+      if (kind == GroupKind::kNoIommu)
+        return {base::Errc::kPermission, error,
+                "a device without an IOMMU takes CAP_SYS_RAWIO: run as root"};
+      return {base::Errc::kBusy, error,
+              "a driver of the kernel, or another process, has DMA of its IOMMU group (gpuctl "
+              "devices says who else is in it)"};
+    default:
+      return {base::Errc::kSystem, error, "VFIO_GROUP_SET_CONTAINER"};
+  }
 }
 
-base::Error device_error(int error) {
+base::Error iommu_error(int error) {
+  switch (error) {
+    case EPERM:
+      return {base::Errc::kUnsupported, error,
+              "the kernel does not trust this machine's interrupts: switch interrupt remapping of "
+              "the IOMMU on (firmware, intremap=on), or load vfio_iommu_type1 with "
+              "allow_unsafe_interrupts=1"};
+    case ENODEV:
+      return {base::Errc::kUnsupported, error,
+              "the kernel has no IOMMU for the group: load vfio_iommu_type1, and see gpuctl "
+              "doctor"};
+    case EBUSY:
+      return {base::Errc::kBusy, error,
+              "another process, or a driver of the kernel, has the IOMMU of its group (gpuctl "
+              "devices says who else is in it)"};
+    case ENOMEM:
+      return {base::Errc::kNoMemory, error, "the group's address space (VFIO_SET_IOMMU)"};
+    case ENOSPC:
+      return {base::Errc::kNoSpace, error,
+              "the IOMMU has no address space left: end other users of VFIO"};
+    default:
+      return {base::Errc::kSystem, error,
+              "the IOMMU does not take the group (VFIO_SET_IOMMU): the kernel's log says why "
+              "(dmesg), and gpuctl doctor what the machine lacks"};
+  }
+}
+
+base::Error device_error(int error, GroupKind kind) {
   switch (error) {
     case EBUSY:
       return {base::Errc::kBusy, error, "somebody else has the device open"};
     case ENODEV:
       return {base::Errc::kNotFound, error, "the device goes away, or is not bound to vfio-pci"};
-    case EPERM:
     case EACCES:
-      return {base::Errc::kPermission, error, "VFIO_GROUP_GET_DEVICE_FD"};
+      return token_error();
+    case EPERM:
+      return {base::Errc::kPermission, error,
+              kind == GroupKind::kNoIommu
+                  ? "a device without an IOMMU takes CAP_SYS_RAWIO: run as root"
+                  : "the kernel does not give the device to this process "
+                    "(VFIO_GROUP_GET_DEVICE_FD): run as root, and see the kernel's log"};
     default:
       return {base::Errc::kSystem, error, "VFIO_GROUP_GET_DEVICE_FD"};
   }
@@ -112,12 +153,12 @@ base::Result<Type1Space::Opened> Type1Space::open(const std::string& container_n
 
   int container_fd = container->get();
   if (const int done = call_kernel(group->get(), VFIO_GROUP_SET_CONTAINER, &container_fd); done < 0)
-    return base::fail(base::Errc::kSystem, "VFIO_GROUP_SET_CONTAINER", -done);
+    return std::unexpected(container_error(-done, kind));
   if (const int done = call_kernel(container->get(), VFIO_SET_IOMMU, iommu); done < 0)
     return std::unexpected(iommu_error(-done));
   std::string name = address;
   const int device = call_kernel(group->get(), VFIO_GROUP_GET_DEVICE_FD, name.data());
-  if (device < 0) return std::unexpected(device_error(-device));
+  if (device < 0) return std::unexpected(device_error(-device, kind));
   base::UniqueFd owned(device);
   // After the device is open: then the group's reserved ranges are certainly left out.
   auto limits = kind == GroupKind::kIommu ? read_limits(container->get()) : no_limits();

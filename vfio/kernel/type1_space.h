@@ -19,8 +19,9 @@ class Type1Space final : public DmaSpace {
     std::unique_ptr<DmaSpace> space;
   };
   // `address` as sysfs spells it, "0000:03:00.0". kNotFound when a node is not there, kPermission
-  // (also for a group that is not viable), kBusy when somebody has the group open, kUnsupported
-  // when the kernel refuses the group for its IOMMU, with the remedy.
+  // (also for a group that is not viable, and a function that wants a VF token), kBusy when
+  // somebody has the group open, kUnsupported when the kernel refuses the group for its IOMMU,
+  // kNoMemory, kNoSpace when the IOMMU is used up, kSystem; each with the remedy.
   static base::Result<Opened> open(const std::string& container_node, const std::string& group_node,
                                    const std::string& address, GroupKind kind);
 
