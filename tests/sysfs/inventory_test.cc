@@ -271,6 +271,27 @@ TEST(SysfsUsage, VfioUsersAreFoundByGroupDeviceAndDescriptor) {
   EXPECT_THAT(only_candidate(machine).why, HasSubstr("vfio device"));
 }
 
+// One daemon, or two, cannot have two devices of a group.
+TEST(SysfsUsage, WhoHasAnotherDeviceOfTheGroupKeepsThisOne) {
+  FakeMachine machine;
+  machine.add({.address = kGpu, .driver = "vfio-pci"});
+  machine.add({.address = "0000:04:00.0", .driver = "vfio-pci"});
+  const auto other = FakeMachine::dir_of("0000:04:00.0") + "/vfio-dev/";
+  machine.remove(other);
+  machine.put(other + "vfio1/dev", "511:1\n");
+  const auto first = [&] { return take_inventory(machine.roots())->candidates.front(); };
+  EXPECT_EQ(first().readiness, Readiness::kReady);
+  machine.add_process(90, "gpuumd", "/dev/vfio/devices/vfio1");
+  EXPECT_EQ(first().readiness, Readiness::kInUse);
+  EXPECT_EQ(first().why,
+            "IOMMU group 7, which it shares with 0000:04:00.0, is in use (held by gpuumd (pid 90, "
+            "vfio/devices/vfio1)): gpuumd opens one device of a group; another slot, or a port "
+            "with ACS above it, gives it a group of its own (docs/vfio.md)");
+  machine.join_group("0000:04:00.0", 8);
+  machine.remove("/sys/kernel/iommu_groups/7/devices/0000:04:00.0");
+  EXPECT_EQ(first().readiness, Readiness::kReady);
+}
+
 TEST(SysfsUsage, DisplaysInterfacesMountsAndVirtualFunctionsCount) {
   const auto dir = FakeMachine::dir_of(kGpu);
   const std::pair<std::vector<std::pair<std::string, std::string>>, std::string> kCases[] = {

@@ -359,6 +359,56 @@ TEST_F(OpenBackends, WhoeverGoesByTheGroupForWantOfIommufdSaysWhy) {
   EXPECT_NE(found.backend_remark.find("CONFIG_VFIO_DEVICE_CDEV"), std::string::npos);
 }
 
+// The kernel's answers are those to a device whose interrupts are not remapped, and to one that is
+// open itself.
+class OpenSharedGroup : public OpenBackends {
+ protected:
+  OpenSharedGroup() {
+    add("0000:04:00.0", "vfio-pci");
+    fs::create_directories(root_ + directory("0000:04:00.0") + "/vfio-dev/vfio4");
+    kernel_.on(VFIO_DEVICE_BIND_IOMMUFD, -EPERM);
+    kernel_.on(VFIO_GROUP_GET_STATUS, [](int, void* argument) {
+      static_cast<vfio_group_status*>(argument)->flags =
+          VFIO_GROUP_FLAGS_VIABLE | VFIO_GROUP_FLAGS_CONTAINER_SET;
+      return 0;
+    });
+    put("/proc/71/comm", "gpuumd\n");
+    fs::create_directories(root_ + "/proc/71/fd");
+  }
+  void hold(const std::string& node) {
+    fs::remove(root_ + "/proc/71/fd/9");
+    fs::create_symlink(node, root_ + "/proc/71/fd/9");
+  }
+  static constexpr const char* kBackends[] = {"", ",backend=iommufd", ",backend=group"};
+};
+
+TEST_F(OpenSharedGroup, TheOtherDeviceAndItsHolderAreNamed) {
+  for (const char* node : {"/dev/vfio/devices/vfio4", "/dev/vfio/7"}) {
+    hold(node);
+    for (const char* backend : kBackends)
+      says(fails(backend), Errc::kBusy,
+           {"IOMMU group 7", "0000:04:00.0", "gpuumd (pid 71", "one device of a group", "ACS",
+            "docs/vfio.md"});
+  }
+}
+
+TEST_F(OpenSharedGroup, WhatAnotherDeviceIsNoReasonForIsNotBlamedOnIt) {
+  says(fails(",backend=iommufd"), Errc::kUnsupported, {"intremap=on"});
+  hold("/dev/vfio/devices/vfio3");
+  for (const char* backend : {"", ",backend=group"}) {
+    const auto error = fails(backend);
+    says(error, Errc::kBusy, {"in use"});
+    EXPECT_EQ(error.step.find("0000:04:00.0"), std::string::npos) << error.step;
+  }
+  hold("/dev/vfio/7");
+  put("/proc/71/fdinfo/10", "vfio-device-syspath: /sys/devices/pci0000:00/0000:03:00.0\n");
+  fs::create_symlink("anon_inode:[vfio-device]", root_ + "/proc/71/fd/10");
+  EXPECT_EQ(fails().step.find("0000:04:00.0"), std::string::npos) << "it has this one";
+  fs::remove(root_ + "/proc/71/fd/10");
+  bind("0000:04:00.0", "");
+  EXPECT_EQ(fails().step.find("0000:04:00.0"), std::string::npos) << "nobody can have it";
+}
+
 TEST_F(OpenBackends, EachRefusalOfTheGroupSaysWhatToDo) {
   const struct {
     unsigned long request;

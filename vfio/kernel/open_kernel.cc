@@ -182,6 +182,16 @@ base::Result<Opened> open_by(KernelBackend backend, const Target& target,
   return opened;
 }
 
+// The kernel does not say that it is another device of the group that is open: by iommufd it
+// answers as when interrupts are not remapped, by the group as when the device itself is open.
+base::Error explained(const base::Error& error, const Target& target, const sysfs::Roots& roots) {
+  if (error.code != base::Errc::kBusy && error.sys != EPERM) return error;
+  auto text =
+      sysfs::group_user(roots, sysfs::OpenNodes::scan(roots), target.group, target.function);
+  if (text.empty()) return error;
+  return {base::Errc::kBusy, error.sys, std::move(text)};
+}
+
 }  // namespace
 
 base::Result<KernelName> KernelName::parse(std::string_view name) {
@@ -218,7 +228,7 @@ base::Result<std::unique_ptr<KernelDevice>> open_kernel_device(std::string name,
   auto target = look(what, options.roots);
   if (!target) return std::unexpected(target.error());
   auto opened = open_by(what.backend, *target, options);
-  if (!opened) return std::unexpected(opened.error());
+  if (!opened) return std::unexpected(explained(opened.error(), *target, options.roots));
   DeviceIdentity identity;
   identity.name = std::move(name);
   identity.backend = opened->backend;

@@ -40,9 +40,8 @@ struct KernelOptions {
 //   kNotFound     no such PCI function, or a node below /dev is missing
 //   kPermission   not bound to a VFIO driver; the group is not viable; a node may not be opened
 //   kUnsupported  no IOMMU; firmware keeps the group; no reset that the part would survive;
-//   interrupts that
-//                 are not remapped
-//   kBusy         somebody has it open
+//                 interrupts that are not remapped
+//   kBusy         somebody has it open, or another device of its IOMMU group
 //   kDeviceLost   configuration space reads all ones
 base::Result<std::unique_ptr<KernelDevice>> open_kernel_device(std::string name,
                                                                const KernelName& what,

@@ -44,7 +44,7 @@ std::string reset_obstacle(const Roots& roots, const Candidate& candidate,
                 : " (gpuctl bind --accept-deadly-reset " + address + " takes it)");
 }
 
-void judge(const Roots& roots, Candidate& candidate,
+void judge(const Roots& roots, const OpenNodes& nodes, Candidate& candidate,
            const base::Result<std::vector<std::string>>& methods) {
   const auto& function = candidate.function;
   const auto set = [&](Readiness readiness, std::string why) {
@@ -60,6 +60,9 @@ void judge(const Roots& roots, Candidate& candidate,
                   [&](const Function& member) { return member.address == function.address; });
   if (auto obstacle = group_obstacle(others); !obstacle.empty())
     return set(Readiness::kBlocked, std::move(obstacle));
+  if (bound)
+    if (auto obstacle = group_user(roots, nodes, *candidate.group, function); !obstacle.empty())
+      return set(Readiness::kInUse, std::move(obstacle));
   if (auto obstacle = reset_obstacle(roots, candidate, methods); !obstacle.empty())
     return set(Readiness::kBlocked, std::move(obstacle));
   if (!bound)
@@ -89,7 +92,7 @@ Candidate examine_function(const Roots& roots, const OpenNodes& nodes, Function 
     found.unread.push_back(methods.error().message());
   candidate.quirk = reset_quirk(found.vendor, found.device);
   candidate.usage = usage_of(roots, nodes, found);
-  judge(roots, candidate, methods);
+  judge(roots, nodes, candidate, methods);
   return candidate;
 }
 

@@ -118,19 +118,33 @@ void kfd_usage(const Roots& roots, const OpenNodes& nodes, const Function& funct
   }
 }
 
+// Users of the function itself under VFIO.
+std::vector<Holder> device_holders(const Roots& roots, const OpenNodes& nodes,
+                                   const Function& function) {
+  std::vector<Holder> holders;
+  if (!function.vfio_device.empty())
+    holders = nodes.holders(
+        "vfio/devices/" + function.vfio_device,
+        number_in(roots.function(function.address) + "/vfio-dev/" + function.vfio_device + "/dev"));
+  append(holders, nodes.vfio_holders(function.address));
+  return holders;
+}
+
+std::vector<Holder> group_holders(const Roots& roots, const OpenNodes& nodes, unsigned group) {
+  std::vector<Holder> holders;
+  for (const auto* form : {"vfio/", "vfio/noiommu-"}) {
+    const auto node = form + std::to_string(group);
+    append(holders, nodes.holders(node, device_number(roots.dev + "/" + node)));
+  }
+  return holders;
+}
+
 void vfio_usage(const Roots& roots, const OpenNodes& nodes, const Function& function,
                 Usage& usage) {
   if (!is_vfio_driver(function.driver)) return;
-  if (!function.vfio_device.empty())
-    append(usage.holders, nodes.holders("vfio/devices/" + function.vfio_device,
-                                        number_in(roots.function(function.address) + "/vfio-dev/" +
-                                                  function.vfio_device + "/dev")));
+  append(usage.holders, device_holders(roots, nodes, function));
   if (function.iommu_group)
-    for (const auto* form : {"vfio/", "vfio/noiommu-"}) {
-      const auto node = form + std::to_string(*function.iommu_group);
-      append(usage.holders, nodes.holders(node, device_number(roots.dev + "/" + node)));
-    }
-  append(usage.holders, nodes.vfio_holders(function.address));
+    append(usage.holders, group_holders(roots, nodes, *function.iommu_group));
 }
 
 // Block devices at or below a directory, without following links. No controller has its disks more
@@ -274,6 +288,32 @@ Usage usage_of(const Roots& roots, const OpenNodes& nodes, const Function& funct
   append(usage.holders, nodes.bar_holders(function.address));
   kernel_usage(roots, function, usage);
   return usage;
+}
+
+std::string group_user(const Roots& roots, const OpenNodes& nodes, const Group& group,
+                       const Function& function) {
+  if (!device_holders(roots, nodes, function).empty()) return {};
+  std::vector<const Function*> others, gpus;
+  Usage usage;
+  for (const auto& member : group.members) {
+    if (member.address == function.address || !is_vfio_driver(member.driver)) continue;
+    if (is_our_kind(member)) gpus.push_back(&member);
+    auto holders = device_holders(roots, nodes, member);
+    if (holders.empty()) continue;
+    others.push_back(&member);
+    append(usage.holders, std::move(holders));
+  }
+  if (others.empty()) {
+    others = gpus;
+    usage.holders = group_holders(roots, nodes, group.id);
+  }
+  if (others.empty() || usage.holders.empty()) return {};
+  std::vector<std::string> names;
+  for (const auto* other : others) names.push_back(other->address.text());
+  return "IOMMU group " + std::to_string(group.id) + ", which it shares with " + joined(names) +
+         ", is in use (" + usage.text() +
+         "): gpuumd opens one device of a group; another slot, or a port with ACS above it, gives "
+         "it a group of its own (docs/vfio.md)";
 }
 
 }  // namespace vfio::sysfs

@@ -73,4 +73,11 @@ struct Usage {
 // functions.
 Usage usage_of(const Roots& roots, const OpenNodes& nodes, const Function& function);
 
+// What keeps a device under VFIO from being opened because of another device of its group, in one
+// line with the remedy; empty: nothing. All DMA of a group has one owner, and each of our devices
+// has an IOVA space of its own. Who has the group's node may have any GPU of it, the function
+// itself, too; then the line names them all.
+std::string group_user(const Roots& roots, const OpenNodes& nodes, const Group& group,
+                       const Function& function);
+
 }  // namespace vfio::sysfs
