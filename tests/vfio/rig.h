@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -36,6 +38,12 @@ inline vfio::UserOptions hasty() {
   vfio::UserOptions options = patient();
   options.handshake = options.trap = options.call = options.reset = 300ms;
   return options;
+}
+
+// Whether an eventfd has been written to since it was last asked.
+inline bool signalled(int eventfd) {
+  std::uint64_t count = 0;
+  return ::read(eventfd, &count, sizeof(count)) == sizeof(count);
 }
 
 class Rig : public testing::Test {

@@ -1,24 +1,18 @@
 #include "vfio/kernel/kernel_device.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "vfio/eventfds.h"
 #include "vfio/kernel/kernel_bar.h"
 
 namespace vfio {
 namespace {
 
 constexpr std::uint32_t kVendorAndDevice = 0x00, kClassAndRevision = 0x08;
-
-base::Result<base::UniqueFd> make_eventfd() {
-  base::UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) return base::fail(base::Errc::kSystem, "eventfd of an interrupt", errno);
-  return fd;
-}
 
 bool signalled(const base::UniqueFd& eventfd) {
   std::uint64_t count = 0;
@@ -173,15 +167,10 @@ base::Result<std::vector<base::UniqueFd>> KernelDevice::arm(IrqKind kind, unsign
     return base::fail(base::Errc::kBusy, "interrupts of another kind are armed");
   // Many kernels cannot change the number of vectors of a kind that is armed.
   if (auto done = disarm_msix(); !done) return std::unexpected(done.error());
-  std::vector<base::UniqueFd> eventfds;
-  std::vector<int> raw;
-  for (unsigned i = 0; i < count; ++i) {
-    auto fd = make_eventfd();
-    if (!fd) return std::unexpected(fd.error());
-    raw.push_back(fd->get());
-    eventfds.push_back(std::move(*fd));
-  }
-  if (auto done = file_.set_eventfds(kind, raw); !done) return std::unexpected(done.error());
+  auto eventfds = make_eventfds(count);
+  if (!eventfds) return eventfds;
+  if (auto done = file_.set_eventfds(kind, numbers_of(*eventfds)); !done)
+    return std::unexpected(done.error());
   armed_ = kind;
   return eventfds;
 }

@@ -1,9 +1,10 @@
 #include "vfio/kernel/loss.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "vfio/eventfds.h"
 
 namespace vfio {
 namespace {
@@ -13,9 +14,9 @@ constexpr unsigned kDetailAt = 8;
 }  // namespace
 
 base::Result<std::unique_ptr<Loss>> Loss::create() {
-  base::UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) return base::fail(base::Errc::kSystem, "eventfd of a device", errno);
-  return std::unique_ptr<Loss>(new Loss(std::move(event)));
+  auto event = make_eventfd("eventfd of a device");
+  if (!event) return std::unexpected(event.error());
+  return std::unique_ptr<Loss>(new Loss(std::move(*event)));
 }
 
 void Loss::note(LossReason reason, std::uint32_t detail) noexcept {

@@ -1,7 +1,6 @@
 #include "vfio/user/user_device.h"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "base/address.h"
 #include "base/bytes.h"
+#include "vfio/eventfds.h"
 
 namespace vfio {
 namespace {
@@ -41,10 +41,10 @@ bool is_eventfd(int fd) {
 
 base::Result<std::unique_ptr<UserDevice>> connect_vfio_user(base::UniqueFd socket, std::string name,
                                                             UserOptions options) {
-  base::UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return base::fail(base::Errc::kSystem, "eventfd", errno);
+  auto wake = make_eventfd("eventfd of a device");
+  if (!wake) return std::unexpected(wake.error());
   std::unique_ptr<UserDevice> device(
-      new UserDevice(std::move(socket), std::move(wake), name, std::move(options)));
+      new UserDevice(std::move(socket), std::move(*wake), name, std::move(options)));
   if (auto ready = device->handshake(); !ready) return std::unexpected(ready.error());
   return device;
 }

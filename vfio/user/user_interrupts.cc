@@ -1,11 +1,9 @@
 // Interrupts and reset of a vfio-user device.
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/bytes.h"
+#include "vfio/eventfds.h"
 #include "vfio/user/user_device.h"
 
 namespace vfio {
@@ -16,12 +14,6 @@ namespace {
 
 std::string name_of(std::uint32_t index, unsigned count) {
   return index == wire::kIntxIndex ? "INTx" : std::to_string(count) + " MSI-X vectors";
-}
-
-base::Result<base::UniqueFd> make_eventfd() {
-  base::UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) return base::fail(base::Errc::kSystem, "eventfd of an interrupt", errno);
-  return fd;
 }
 
 }  // namespace
@@ -54,15 +46,9 @@ base::Result<std::vector<base::UniqueFd>> UserDevice::arm_msix(unsigned count) {
   const auto deadline = within(options_.call);
   if (auto ok = check_irqs(wire::kMsixIndex, count, deadline); !ok)
     return std::unexpected(ok.error());
-  std::vector<base::UniqueFd> eventfds;
-  std::vector<int> raw;
-  for (unsigned i = 0; i < count; ++i) {
-    auto fd = make_eventfd();
-    if (!fd) return std::unexpected(fd.error());
-    raw.push_back(fd->get());
-    eventfds.push_back(std::move(*fd));
-  }
-  if (auto armed = arm(wire::kMsixIndex, raw, deadline); !armed)
+  auto eventfds = make_eventfds(count);
+  if (!eventfds) return eventfds;
+  if (auto armed = arm(wire::kMsixIndex, numbers_of(*eventfds), deadline); !armed)
     return std::unexpected(armed.error());
   return eventfds;
 }
