@@ -46,6 +46,9 @@ void do_read(const char* path, Report& report) {
 void do_write(const char* path, std::string_view text, Report& report) {
   const int file = ::open(path, O_WRONLY | O_TRUNC);
   if (file < 0 || ::write(file, text.data(), text.size()) < 0) report.error = errno;
+  // Before it is reported: the end of this process takes a while, and the next write may be over
+  // by then.
+  if (file >= 0) ::close(file);
 }
 
 [[noreturn]] void child(const char* path, const std::string_view* text, int result) {
