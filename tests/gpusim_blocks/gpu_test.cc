@@ -368,6 +368,19 @@ TEST_F(GpuTest, SurpriseRemovalReadsOnes) {
   EXPECT_EQ(*page.at<std::uint32_t>((0xDE3 - 0xC00) * 4), kVram >> 20);
 }
 
+TEST_F(GpuTest, RemovalAfterSoManyAccesses) {
+  ASSERT_TRUE(hooks.run("device.gone", {{"gpu", "1"}, {"after", "2"}}));
+  EXPECT_EQ(read(0xDE3), kVram >> 20);
+  write(0xDE3, 0);
+  EXPECT_FALSE(gpu->gone());
+  EXPECT_EQ(read(0xDE3), ~0u);
+  EXPECT_TRUE(gpu->gone());
+  ASSERT_TRUE(hooks.run("device.gone", {{"gpu", "1"}, {"after", "1"}}));
+  ASSERT_TRUE(hooks.run("device.gone", {{"gpu", "1"}, {"on", "false"}}));
+  EXPECT_EQ(read(0xDE3), kVram >> 20);
+  EXPECT_EQ(read(0xDE3), kVram >> 20) << "forgotten";
+}
+
 TEST_F(GpuTest, D54_IncomingAccessesNeedTheNpaSwitch) {
   gpu->set_nht(&nht);
   std::array<std::byte, 4> word{std::byte{7}};

@@ -308,6 +308,13 @@ TEST(BusError, WrongIovaByScenario) {
   EXPECT_EQ(bench.load(false, kVmid, kVa, value), Outcome::kBusError);
   EXPECT_EQ(bench.gfx->last_error().iova, 0x10'5000u);
   EXPECT_EQ(bench.load(false, kVmid, kVa, value), Outcome::kOk);
+  ASSERT_TRUE(bench.hooks.run("gfxhub0.wrong_iova", {{"to", "0x200abc"}}));
+  EXPECT_EQ(bench.load(false, kVmid, kVa + 8, value), Outcome::kBusError);
+  EXPECT_EQ(bench.gfx->last_error().iova, 0x20'0008u);
+  EXPECT_EQ(bench.load(false, kVmid, kVa, value), Outcome::kOk);
+  for (const auto& bad : {ScenarioValues{}, ScenarioValues{{"to", "there"}}})
+    EXPECT_EQ(bench.hooks.run("gfxhub0.wrong_iova", bad).error().code,
+              base::Errc::kInvalidArgument);
 }
 
 TEST(Remote, OutcomesReachTheRequester) {

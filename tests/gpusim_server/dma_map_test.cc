@@ -22,6 +22,16 @@ TEST(DmaMemory, OneMappingServesManyRangesOfAFile) {
     EXPECT_EQ(map.direct(0x1000000 + i * 0x2000, 8, true), first + i * 0x1000);
 }
 
+TEST(DmaMemory, NeighboursAreListedAsOne) {
+  DmaMap map;
+  for (const std::uint64_t at : {0x30000u, 0x10000u, 0x11000u, 0x13000u})
+    ASSERT_EQ(map.map(at, 0x1000, true, true, {}, 0), 0);
+  using Covered = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+  EXPECT_EQ(map.covered(), (Covered{{0x10000, 0x2000}, {0x13000, 0x1000}, {0x30000, 0x1000}}));
+  ASSERT_EQ(map.unmap(0x11000, 0x1000), 0);
+  EXPECT_EQ(map.covered().front(), std::pair(std::uint64_t{0x10000}, std::uint64_t{0x1000}));
+}
+
 TEST(DmaMemory, FileThatGrewIsMappedAgain) {
   const auto fd = base::make_memfd("client", 0x1000, F_SEAL_SHRINK).value();
   DmaMap map;

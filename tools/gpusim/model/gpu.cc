@@ -268,10 +268,12 @@ void Gpu::reset() {
 }
 
 std::uint32_t Gpu::read_register(std::uint64_t offset) {
+  count_to_the_end();
   return gone_ ? ~0u : registers_.read(static_cast<std::uint32_t>(offset / 4));
 }
 
 void Gpu::write_register(std::uint64_t offset, std::uint32_t value) {
+  count_to_the_end();
   if (gone_) return;
   const auto dword = static_cast<std::uint32_t>(offset / 4);
   registers_.write(dword, value);
@@ -392,7 +394,16 @@ void Gpu::set_link(bool up) {
   if (link_observer_) link_observer_(up);
 }
 
+void Gpu::go_after(std::uint64_t accesses) { accesses_left_ = accesses; }
+
+void Gpu::count_to_the_end() {
+  if (!accesses_left_) return;
+  if (*accesses_left_ == 0) return set_gone(true);
+  --*accesses_left_;
+}
+
 void Gpu::set_gone(bool gone) {
+  accesses_left_.reset();
   if (gone == gone_) return;
   gone_ = gone;
   if (gone)

@@ -87,6 +87,7 @@ class Gpu : public GpuDevice, public FabricTarget {
 
   // Surprise removal: registers and VRAM read all ones, stores are lost, engines stand still.
   void set_gone(bool gone);
+  void go_after(std::uint64_t accesses);  // once so many accesses to registers were served
 
   // --- for the nHT block, the pod and tests ---
   const GpuOptions& options() const { return options_; }
@@ -115,6 +116,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   Gpu(const GpuOptions& options, const GpuSurroundings& surroundings, std::unique_ptr<Vram> vram,
       DoorbellPage doorbells);
   base::Result<void> finish();
+  void count_to_the_end();
   void build_hubs();
   void build_engines();
   void write_discovery();
@@ -150,6 +152,7 @@ class Gpu : public GpuDevice, public FabricTarget {
   std::vector<std::string> scenario_names_;
   bool link_up_ = true;
   bool gone_ = false;
+  std::optional<std::uint64_t> accesses_left_;  // of registers, until it is gone
 };
 
 }  // namespace gpusim

@@ -213,11 +213,17 @@ void Gpu::add_scenarios() {
     security_->notify(SecurityProcessor::Notice::kResume);
     return Values{};
   });
-  add("device.gone", "surprise removal of the function behind the bus (on=true)",
+  add("device.gone",
+      "surprise removal of the function (on=true), after so many register accesses (after=0)",
       [this](const Values& arguments) -> Answer {
         const auto on = arguments.flag_or("on", true);
         if (!on) return std::unexpected(on.error());
-        set_gone(*on);
+        const auto after = arguments.number_or("after", 0);
+        if (!after) return std::unexpected(after.error());
+        if (*on && *after != 0)
+          go_after(*after);
+        else
+          set_gone(*on);
         return Values{};
       });
   add("device.reset", "reset as a function-level reset does (poison=false: VRAM too)",

@@ -92,9 +92,9 @@ void MemoryAccess::bus_failed(const Requester& who, std::uint64_t iova, std::uin
 }
 
 std::uint64_t MemoryAccess::bus_address(std::uint64_t iova) {
-  if (shifted_ == 0) return iova;
-  --shifted_;
-  return iova + iova_add_;
+  if (misled_ == 0) return iova;
+  --misled_;
+  return wrong_page_ ? *wrong_page_ + iova % base::kPageSize : iova + iova_add_;
 }
 
 Outcome MemoryAccess::read_bus(const Requester& who, std::uint64_t iova, std::span<std::byte> to) {
@@ -259,7 +259,7 @@ std::span<const std::byte> MemoryAccess::source(const Requester& who, const Run&
       return vram_.bulk(run.address, run.bytes);
     case Run::Kind::kSystem: {
       HostBus* bus = context_.bus();
-      if (bus == nullptr || shifted_ != 0) return {};
+      if (bus == nullptr || misled_ != 0) return {};
       const std::byte* at = bus->direct(base::Iova(run.address), run.bytes, false);
       if (at == nullptr) return {};
       counters_.bus_reads += run.bytes;
@@ -283,7 +283,7 @@ std::span<std::byte> MemoryAccess::target(const Run& run) {
       return {vram_.writable(run.address), run.bytes};
     case Run::Kind::kSystem: {
       HostBus* bus = context_.bus();
-      if (bus == nullptr || shifted_ != 0) return {};
+      if (bus == nullptr || misled_ != 0) return {};
       std::byte* at = bus->direct(base::Iova(run.address), run.bytes, true);
       if (at == nullptr) return {};
       return {at, run.bytes};

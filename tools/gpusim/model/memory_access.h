@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "tools/gpusim/model/block_context.h"
@@ -49,10 +50,11 @@ class MemoryAccess {
   void stored(const Requester& who, const Run& run, std::uint64_t bytes);
 
   void bus_failed(const Requester& who, std::uint64_t iova, std::uint64_t bytes, bool write);
-  // Scenario: the next `count` bus accesses go to IOVA + `add`.
-  void shift_iova(std::uint64_t add, std::uint64_t count) {
+  // Scenario: the next `count` bus accesses go to IOVA + `add`, or all to the page at `page`.
+  void mislead(std::uint64_t add, std::optional<std::uint64_t> page, std::uint64_t count) {
     iova_add_ = add;
-    shifted_ = count;
+    wrong_page_ = page;
+    misled_ = count;
   }
 
  private:
@@ -72,7 +74,8 @@ class MemoryAccess {
   AccessError& error_;
   std::function<void()> on_bus_error_;
   std::uint64_t iova_add_ = 0;
-  std::uint64_t shifted_ = 0;
+  std::optional<std::uint64_t> wrong_page_;
+  std::uint64_t misled_ = 0;
 };
 
 }  // namespace gpusim

@@ -30,6 +30,23 @@ VmHub::Impl::Impl(const VmHubConfig& hub_config, const BlockContext& block_conte
   add_scenario();
 }
 
+base::Result<ScenarioValues> VmHub::Impl::mislead(const ScenarioValues& arguments) {
+  const auto count = arguments.number_or("count", 1);
+  if (!count) return std::unexpected(count.error());
+  const auto add = arguments.number_or("add", 0);
+  if (!add) return std::unexpected(add.error());
+  std::optional<std::uint64_t> page;
+  if (arguments.text("to")) {
+    const auto to = arguments.number("to");
+    if (!to) return std::unexpected(to.error());
+    page = base::align_down(*to, base::kPageSize);
+  } else if (*add == 0) {
+    return base::fail(base::Errc::kInvalidArgument, "argument \"add\" or \"to\" is needed");
+  }
+  memory_access.mislead(*add, page, *count);
+  return ScenarioValues();
+}
+
 void VmHub::Impl::add_scenario() {
   if (context.hooks == nullptr) return;
   const std::string name = config.mmhub ? "mmhub" + std::to_string(config.index - 8)
@@ -45,15 +62,8 @@ void VmHub::Impl::add_scenario() {
                        return ScenarioValues();
                      });
   context.hooks->add(context.gpu, name + ".wrong_iova",
-                     "add, count: the next bus accesses go to IOVA + add",
-                     [this](const ScenarioValues& arguments) -> base::Result<ScenarioValues> {
-                       const auto add = arguments.number("add");
-                       if (!add) return std::unexpected(add.error());
-                       const auto count = arguments.number_or("count", 1);
-                       if (!count) return std::unexpected(count.error());
-                       memory_access.shift_iova(*add, *count);
-                       return ScenarioValues();
-                     });
+                     "add or to, count: the next bus accesses go to IOVA + add, or to that page",
+                     [this](const ScenarioValues& arguments) { return mislead(arguments); });
 }
 
 // --- poison ---

@@ -39,6 +39,7 @@ struct VmHub::Impl {
   void referenced(std::uint8_t vmid, Leaf& leaf);
   void dropped(const Leaf& leaf);
   void add_scenario();
+  base::Result<ScenarioValues> mislead(const ScenarioValues& arguments);
 
   VmHubConfig config;
   bool resetting = false;  // VRAM keeps its contents: nothing counts as freed

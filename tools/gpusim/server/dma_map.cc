@@ -103,6 +103,17 @@ int DmaMap::unmap(std::uint64_t at, std::uint64_t size) {
   return 0;
 }
 
+std::vector<std::pair<std::uint64_t, std::uint64_t>> DmaMap::covered() const {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> joined;
+  for (const auto& [at, range] : ranges_) {
+    if (!joined.empty() && joined.back().first + joined.back().second == at)
+      joined.back().second += range.size;
+    else
+      joined.emplace_back(at, range.size);
+  }
+  return joined;
+}
+
 void DmaMap::clear() {
   ranges_.clear();
   files_.clear();

@@ -11,6 +11,8 @@
 #include <optional>
 #include <span>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/address.h"
 #include "base/fd.h"
@@ -72,6 +74,8 @@ class DmaMap {
   std::byte* direct(std::uint64_t at, std::uint64_t size, bool write) const;
 
   std::size_t size() const { return ranges_.size(); }
+  // What is mapped, neighbours joined: first address and size, in order.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> covered() const;
 
  private:
   using FileKey = std::tuple<dev_t, ino_t, bool>;  // with the right to write

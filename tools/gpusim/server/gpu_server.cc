@@ -1,5 +1,6 @@
 #include "tools/gpusim/server/gpu_server.h"
 
+#include <string>
 #include <utility>
 
 namespace gpusim {
@@ -20,7 +21,9 @@ GpuServer::GpuServer(GpuDevice& device, ServerOptions options, ScenarioHooks* ho
 }
 
 GpuServer::~GpuServer() {
-  if (hooks_ != nullptr) hooks_->remove(gpu_, "pci.disconnect");
+  if (hooks_ == nullptr) return;
+  hooks_->remove(gpu_, "pci.disconnect");
+  hooks_->remove(gpu_, "pci.mappings");
 }
 
 void GpuServer::add_hooks() {
@@ -29,6 +32,15 @@ void GpuServer::add_hooks() {
                 session_.reset();
                 return ScenarioValues{};
               });
+  hooks_->add(
+      gpu_, "pci.mappings", "what the client has mapped for DMA: IOVA+size, a blank between",
+      [this](const ScenarioValues&) -> base::Result<ScenarioValues> {
+        std::string text;
+        if (session_ != nullptr)
+          for (const auto& [at, size] : session_->dma_map().covered())
+            text += (text.empty() ? "" : " ") + std::to_string(at) + "+" + std::to_string(size);
+        return ScenarioValues{{"mappings", text}};
+      });
 }
 
 void GpuServer::reap() {

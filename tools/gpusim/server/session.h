@@ -93,6 +93,7 @@ class Session final : private HostBus {
 
   int fd() const { return channel_.fd(); }
   bool output_waits() const { return channel_.output_waits(); }
+  const DmaMap& dma_map() const { return dma_; }
   bool has_queued() const { return !queued_.empty(); }
   WakePage* wake() { return wake_ ? &*wake_ : nullptr; }  // null unless the client offered it
 
