@@ -18,7 +18,9 @@
 namespace gpuumd {
 namespace {
 
-constexpr std::chrono::seconds kBringUpDeadline{60};
+// The steps have deadlines of their own. But the kernel waits a minute for a device that does not
+// come back from a reset: when it is opened, and when the daemon asks for one.
+constexpr std::chrono::seconds kBringUpDeadline{180};
 constexpr std::chrono::seconds kShutDownDeadline{30};
 
 // Runs `call` on the reactor; it is given a function to be called once with the outcome.
