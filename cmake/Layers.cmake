@@ -6,25 +6,41 @@
 
 set(GPUUMD_WARNINGS -Wall -Wextra -Werror -Wmissing-declarations -Wnon-virtual-dtor)
 
-# Most of a build from nothing is parsing the standard library. With this it is parsed once for all;
-# off where one develops, because a source then compiles without an #include that it needs.
-option(GPUUMD_PRECOMPILED "Precompile the standard library's headers" OFF)
+# Most of a build from nothing is parsing headers of libraries. With this they are parsed once for
+# all; off where one develops, because a source then compiles without an #include that it needs.
+option(GPUUMD_PRECOMPILED "Precompile the headers of the standard library and of GoogleTest" OFF)
 if(GPUUMD_PRECOMPILED)
-  # From a precompiled header GCC 12 warns of the standard library's own code, as if it were ours.
-  list(APPEND GPUUMD_WARNINGS -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow
-    -Wno-stringop-overread -Wno-maybe-uninitialized)
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "")
-  add_library(gpuumd_precompiled OBJECT ${CMAKE_BINARY_DIR}/precompiled.cc)
-  target_precompile_headers(gpuumd_precompiled PRIVATE
+  set(standard_headers
     <algorithm> <array> <atomic> <bit> <cassert> <cerrno> <charconv> <chrono> <cstddef> <cstdint>
     <cstring> <deque> <expected> <functional> <list> <map> <memory> <mutex> <optional> <set> <span>
     <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # From a precompiled header GCC 12 warns of the standard library's own code, as if it were ours.
+    list(APPEND GPUUMD_WARNINGS -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow
+      -Wno-stringop-overread -Wno-maybe-uninitialized)
+    # For ccache, here and below: what a precompiled header was made of, and not when.
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  else()
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
+  endif()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "")
+  add_library(gpuumd_precompiled OBJECT ${CMAKE_BINARY_DIR}/precompiled.cc)
+  target_precompile_headers(gpuumd_precompiled PRIVATE ${standard_headers})
+  # The sources of a program are compiled otherwise (PIE, not PIC), so it is a program too.
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled_tests.cc CONTENT "int main() {}\n")
+  add_executable(gpuumd_precompiled_tests EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled_tests.cc)
+  find_package(GTest REQUIRED)
+  # The libraries' headers bring some of the kernel's: those of this version, for all.
+  target_link_libraries(gpuumd_precompiled PRIVATE kernel_headers)
+  target_link_libraries(gpuumd_precompiled_tests PRIVATE GTest::gmock kernel_headers)
+  target_precompile_headers(gpuumd_precompiled_tests PRIVATE
+    ${standard_headers} <gmock/gmock.h> <gtest/gtest.h>)
 endif()
 
-# gpuumd_quicken(library): its sources use the precompiled headers, if there are any.
-function(gpuumd_quicken target)
+# gpuumd_quicken(target from): the target's sources use the precompiled headers of `from`, if there are any.
+function(gpuumd_quicken target from)
   if(GPUUMD_PRECOMPILED)
-    target_precompile_headers(${target} REUSE_FROM gpuumd_precompiled)
+    target_precompile_headers(${target} REUSE_FROM ${from})
   endif()
 endfunction()
 
@@ -48,7 +64,7 @@ function(gpuumd_layer name)
     add_library(${name} STATIC ${arg_SOURCES})
     target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
     target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_PRIVATE_LINKS})
-    gpuumd_quicken(${name})
+    gpuumd_quicken(${name} gpuumd_precompiled)
     gpuumd_layer_includes(${name} PUBLIC ${arg_FOLDER})
   else()
     add_library(${name} INTERFACE)
@@ -103,6 +119,7 @@ function(gpuumd_test name)
   add_executable(${name} ${arg_SOURCES})
   target_compile_options(${name} PRIVATE ${GPUUMD_WARNINGS})
   target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gmock GTest::gtest_main Threads::Threads)
+  gpuumd_quicken(${name} gpuumd_precompiled_tests)
   add_test(NAME ${name} COMMAND ${name})
   if(threads IN_LIST arg_LABELS)
     if(NOT TARGET thread_tests)

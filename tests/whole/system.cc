@@ -32,7 +32,7 @@ constexpr Counter kCounters[] = {
 };
 
 // Beyond what a loaded machine does to a turn that is not long. Sanitizers make all turns long.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(GPUUMD_SANITIZED)
 constexpr const char* kTurnLimitMs = "0";
 #else
 constexpr const char* kTurnLimitMs = "250";
