@@ -50,6 +50,7 @@ void Device::start(Done done) {
     ready();
     exports_->start([this, done = std::move(done)](base::Result<void> joined) mutable {
       changed_(info());
+      if (!joined) joined = std::unexpected(gpu_.explained(std::move(joined.error())));
       done(std::move(joined));
     });
   });

@@ -339,7 +339,7 @@ class Pod(Boot):
         for after in (1, 200, 1000, 2200, 3000):
             self.model.command("device.gone", gpu=0, after=after)
             try:
-                line = self.guest.refused(self.device(0, self.backends[0]), "device lost")
+                line = self.guest.refused(self.device(0, self.backends[0]), "all ones.*device lost$")
             finally:
                 self.model.command("device.gone", gpu=0, on=False)
             where.add(line.split(": ")[2])

@@ -34,6 +34,8 @@
 
 namespace gpuumd {
 
+class SdmaTableEngine;
+
 // Why a hardware queue of a lane stopped by itself (docs/hardware/sdma.md, "Remote accesses";
 // docs/hardware/choices.md D14, D21).
 struct QueueStop {
@@ -90,6 +92,8 @@ class Gpu {
   // The same after asking the device: a register is read.
   bool has_gone();
   const std::optional<base::Error>& lost_why() const { return lost_; }
+  // kDeviceLost gets the backend's reason, where it has one.
+  base::Error explained(base::Error error) const;
   // Whoever finds the device broken says so here; events follow once.
   void lose(base::Error why);
 
@@ -119,8 +123,6 @@ class Gpu {
   std::vector<LaneEngine> take_lane_engines() { return std::move(engines_->lane_engines); }
 
  private:
-  class SdmaTableEngine;
-
   std::vector<Step> steps();
   Step memory_step();
   Step permanent_step();
