@@ -26,6 +26,8 @@ using namespace gpuumd;
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr std::chrono::seconds kCloseDeadline{10};
+// With a runtime directory whose daemon is still ending, as with a device (vfio/open_device.cc).
+constexpr std::chrono::seconds kLockPatience{3};
 constexpr std::size_t kLogQueue = 8192;
 
 int fail(const base::Error& error) {
@@ -82,7 +84,7 @@ int run(const DaemonConfig& config) {
   // First of all: who does not get the lock must not touch, let alone reset, a device.
   ControlConfig control_config;
   control_config.runtime_dir = config.runtime_dir;
-  auto listener = Listener::open(config.runtime_dir, control_config.socket_mode);
+  auto listener = Listener::open(config.runtime_dir, control_config.socket_mode, kLockPatience);
   if (!listener) return fail(listener.error());
 
   SpinCensus census;

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "gpuumd/wire.h"
 
@@ -20,6 +21,8 @@ using base::Errc;
 using base::fail;
 using base::Result;
 using base::UniqueFd;
+
+constexpr std::chrono::milliseconds kLockPause{20};
 
 std::unexpected<base::Error> system_error(const std::string& what) {
   switch (errno) {
@@ -37,12 +40,17 @@ std::unexpected<base::Error> system_error(const std::string& what) {
 
 // The lock is flock()'s, which goes with the process however it ends; the pid in the file is for
 // the message alone.
-Result<UniqueFd> take_lock(const std::string& runtime_dir) {
+Result<UniqueFd> take_lock(const std::string& runtime_dir, std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   const std::string path = runtime_dir + "/" + wire::kLockName;
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!lock) return system_error("lock file " + path);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return system_error("lock file " + path);
+    if (std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kLockPause);
+      continue;
+    }
     std::array<char, 16> pid{};
     const ssize_t got = ::pread(lock.get(), pid.data(), pid.size() - 1, 0);
     std::string holder(pid.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
@@ -60,7 +68,8 @@ Result<UniqueFd> take_lock(const std::string& runtime_dir) {
 
 }  // namespace
 
-Result<Listener> Listener::open(const std::string& runtime_dir, unsigned mode) {
+Result<Listener> Listener::open(const std::string& runtime_dir, unsigned mode,
+                                std::chrono::milliseconds patience) {
   const std::string path = runtime_dir + "/" + wire::kSocketName;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -68,7 +77,7 @@ Result<Listener> Listener::open(const std::string& runtime_dir, unsigned mode) {
     return fail(Errc::kInvalidArgument,
                 "socket path of " + std::to_string(path.size()) + " bytes is too long: " + path);
   std::memcpy(address.sun_path, path.data(), path.size());
-  auto lock = take_lock(runtime_dir);
+  auto lock = take_lock(runtime_dir, patience);
   if (!lock) return std::unexpected(lock.error());
   // We hold the lock, so that a socket that is there is left over from a daemon that died.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return system_error("old socket " + path);

@@ -2,6 +2,7 @@
 // Control thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -12,9 +13,11 @@ namespace gpuumd {
 
 class Listener {
  public:
-  // kBusy with the holder's pid when another daemon has the directory; kNotFound without it;
-  // kInvalidArgument when the socket's path is too long.
-  static base::Result<Listener> open(const std::string& runtime_dir, unsigned mode);
+  // kBusy with the holder's pid when another daemon has the directory and still has it after
+  // `patience`: one that was killed keeps it until the kernel has taken it apart. kNotFound without
+  // the directory; kInvalidArgument when the socket's path is too long.
+  static base::Result<Listener> open(const std::string& runtime_dir, unsigned mode,
+                                     std::chrono::milliseconds patience = {});
   Listener(Listener&&) = default;
   Listener& operator=(Listener&&) = delete;
   ~Listener();

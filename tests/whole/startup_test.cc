@@ -1,6 +1,8 @@
 // A daemon that cannot start says why in one line, exits with an error and leaves nothing behind;
 // and the ways of naming a device that do start.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -227,6 +229,20 @@ TEST_F(Startup, ASecondDaemonIsToldWhoHasTheDeviceOrTheDirectory) {
   auto buffer = vram(opened, 1 << 20);
   must(space.vm.map(kVa, buffer, 0, 1 << 20, kReadWrite));
   EXPECT_TRUE(space.read(kVa, 1 << 20) == std::vector<std::byte>(1 << 20));
+}
+
+// As a daemon that was killed and is not through with ending.
+TEST_F(Startup, ARuntimeDirectoryThatIsStillHeldIsWaitedFor) {
+  std::filesystem::create_directory(dir());
+  const auto lock = dir() + "/gpuumd.lock";
+  base::UniqueFd held(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  auto process = Process::start("gpuumd", {"--device", "sim:vram=64M", "--runtime-dir", dir()},
+                                directory() + "/patient.log");
+  std::this_thread::sleep_for(500ms);  // it has looked by now, if the machine is not too slow
+  held.reset();
+  EXPECT_TRUE(process.line_with("gpuumd: ready")) << process.log();
+  EXPECT_EQ(process.stop(), 0) << process.log();
 }
 
 class Embedded : public Startup, public ::testing::WithParamInterface<const char*> {};
