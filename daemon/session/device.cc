@@ -15,6 +15,9 @@ namespace {
 
 // While work is in flight something must look at deadlines even if the reactor sleeps.
 constexpr Duration kHousekeeping = std::chrono::milliseconds(20);
+// Work may take as long as it likes: whether there still is anybody who does it is asked this
+// often.
+constexpr Duration kResetWatch = std::chrono::seconds(1);
 
 // The daemon's end of the pair, as long as anybody holds the other.
 constexpr HostUse kSharedUse{0, 1};
@@ -112,6 +115,10 @@ bool Device::poll() {
 void Device::housekeep() {
   housekeeping_ = gpu_.reactor().after(kHousekeeping, "housekeeping", [this] {
     housekeeping_.cancel();
+    if (const auto now = gpu_.reactor().now(); now >= next_look_) {
+      next_look_ = now + kResetWatch;
+      gpu_.look_for_reset();
+    }
     poll();
   });
 }

@@ -120,6 +120,7 @@ class Device final : public DeviceHost, public GpuEvents, public ImportOwner {
   TimePoint started_{};
   Registration poller_;
   Registration housekeeping_;
+  TimePoint next_look_{};  // for a reset by others, while work is in flight
   // Accesses of clients' work that the host bus refused.
   struct BusErrors {
     std::uint64_t count = 0;

@@ -1,5 +1,6 @@
 #include "daemon/session/node_runner.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -175,7 +176,20 @@ void NodeRunner::run_actions() {
 }
 
 Done NodeRunner::op_done(fabric::OpId op) {
-  return [this, op](base::Result<void> result) { tell(fabric::OpDone{op, std::move(result)}); };
+  return [this, op](base::Result<void> result) {
+    outcome(result);
+    tell(fabric::OpDone{op, std::move(result)});
+  };
+}
+
+// LSDMA, the security processor or the firmware does not answer. That ends what is done with peers,
+// and clients' own work goes on; but it may be that nothing answers.
+void NodeRunner::outcome(const base::Result<void>& result) {
+  if (result || result.error().code != base::Errc::kTimeout) return;
+  if (const auto more = late_.admit(now()))
+    spdlog::warn("{}: fabric: {} ({} more before)", gpu_.identity().name, result.error().message(),
+                 *more);
+  gpu_.look_for_reset();
 }
 
 void NodeRunner::run(fabric::PostStores& action) {
@@ -186,6 +200,7 @@ void NodeRunner::run(fabric::PostStores& action) {
 void NodeRunner::run(fabric::ReadRemote& action) {
   memory_->read(*node_->layout(), action,
                 [this, op = action.op](base::Result<std::vector<std::byte>> bytes) {
+                  if (!bytes) outcome(std::unexpected(bytes.error()));
                   tell(fabric::BytesRead{op, std::move(bytes)});
                 });
 }

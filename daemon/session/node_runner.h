@@ -17,6 +17,7 @@
 #include "daemon/gpu/bringup/psp_records.h"
 #include "daemon/gpu/device/gpu.h"
 #include "daemon/gpu/device/nht_firmware.h"
+#include "daemon/reactor/log_limit.h"
 #include "daemon/session/fabric_memory.h"
 #include "daemon/session/npa_space.h"
 #include "fabric/node.h"
@@ -71,6 +72,7 @@ class NodeRunner {
   void tell(const fabric::Event& event);
   void run_actions();
   Done op_done(fabric::OpId op);
+  void outcome(const base::Result<void>& result);
   void run(fabric::PostStores& action);
   void run(fabric::ReadRemote& action);
   void run(fabric::UpdateNpa& action);
@@ -104,6 +106,7 @@ class NodeRunner {
   bool lost_ = false;
   bool running_actions_ = false;
   Registration timer_;
+  LogLimit late_;
 };
 
 }  // namespace gpuumd

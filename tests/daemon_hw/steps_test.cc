@@ -332,6 +332,24 @@ TEST_F(ResetTest, AResetThatLeavesTheMarkHasDoneNothing) {
   ASSERT_EQ(boot_.remarks.size(), 1u);
 }
 
+TEST_F(ResetTest, AResetByOthersIsSeenByTheMarkWhereRegistersAnswer) {
+  ASSERT_TRUE(run_reset());
+  constexpr std::uint32_t kMark = 0x97, kVramMib = 0x0DE3;
+  gpuumd::RegisterBlock::Bases bases;
+  bases.fill(gpuumd::RegisterBlock::kAbsent);
+  bases[2] = 0x0D20;
+  boot_.topology.nbio = gpuumd::RegisterBlock(io_, bases);
+  boot_.vram_size = 256 * base::kMiB;
+  io_.values[kVramMib] = 256;
+  EXPECT_FALSE(gpuumd::reset_since(boot_));
+  io_.values[kMark] = 0;
+  EXPECT_TRUE(gpuumd::reset_since(boot_));
+  for (const auto nothing : {0u, ~0u}) {
+    io_.values[kMark] = io_.values[kVramMib] = nothing;
+    EXPECT_FALSE(gpuumd::reset_since(boot_)) << nothing;
+  }
+}
+
 TEST_F(ResetTest, ADeviceThatHasNotBootedIsLeftAlone) {
   device_.no_reset = "no way";
   io_.values[kBootLoader] = 0;

@@ -18,7 +18,9 @@ struct CopyEngineTest : testing::Test {
   static constexpr unsigned kQueue = 0;
   test::EngineRig rig;
   EngineMemory fence = rig.allocate(64);
-  CopyEngine engine{rig.reactor, rig.make_queue(kQueue, 4096), fence};
+  std::vector<std::string> hung;
+  CopyEngine engine{rig.reactor, rig.make_queue(kQueue, 4096), fence,
+                    [this](const base::Error& error) { hung.push_back(error.step); }};
   Registration poller = rig.reactor.add_poller({"copy", [this] { return engine.poll(); }, {}});
   std::vector<int> done;
   std::vector<Errc> errors;
@@ -141,6 +143,24 @@ TEST_F(CopyEngineTest, AHungEngineFailsItsJobs) {
   EXPECT_LT(failed_at - start, CopyEngine::kJobDeadline + std::chrono::milliseconds(10));
 }
 
+// Once, and before the jobs: who asks for a job's reason finds the device lost.
+TEST_F(CopyEngineTest, AHungEngineIsItsOwnersBusiness) {
+  rig.engine.hung[kQueue] = true;
+  std::vector<std::size_t> told_before;
+  for (int n = 0; n < 2; ++n)
+    engine.submit(std::vector<std::uint32_t>(1),
+                  [&](base::Result<void>) { told_before.push_back(hung.size()); });
+  rig.reactor.advance(CopyEngine::kJobDeadline);
+  EXPECT_THAT(hung, IsEmpty());
+  rig.reactor.advance(std::chrono::minutes(1));
+  EXPECT_THAT(hung, ElementsAre("the daemon's copy engine: no fence in 2 s"));
+  EXPECT_THAT(told_before, ElementsAre(1u, 1u));
+  submit(3);
+  rig.reactor.advance(std::chrono::minutes(1));
+  EXPECT_THAT(errors, ElementsAre(Errc::kDeviceError));
+  EXPECT_EQ(hung.size(), 1u);
+}
+
 TEST_F(CopyEngineTest, TheDeadlineIsOfOneJobNotOfAll) {
   for (int n = 0; n < 5; ++n) submit(n, 1);
   for (int n = 0; n < 5; ++n) {
@@ -165,6 +185,7 @@ TEST_F(CopyEngineTest, FailEndsAllUntilStart) {
   EXPECT_TRUE(std::ranges::is_sorted(done));
   EXPECT_EQ(errors.size(), 12u);
   EXPECT_THAT(errors, testing::Each(Errc::kDeviceLost));
+  EXPECT_THAT(hung, IsEmpty()) << "its owner said so himself";
   engine.start();
   errors.clear();
   submit(13);

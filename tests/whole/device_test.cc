@@ -36,6 +36,19 @@ class Devices : public System {
     const auto& device = status.is_array() ? status.at(0) : status;
     return device.value("remarks", json::array()).dump();
   }
+  std::string state() {
+    auto client = connect();
+    const auto status = json::parse(must(client.query(GPUUMD_QUERY_STATUS, 0)));
+    return (status.is_array() ? status.at(0) : status).at("state");
+  }
+  bool log_says(const std::string& text) { return daemon(0).log().find(text) != std::string::npos; }
+  // What it has said when it has ended, with this exit code.
+  std::string stop_and_log(int code) {
+    EXPECT_EQ(daemon(0).stop(), code);
+    const auto log = daemon(0).log();
+    end_daemon(0, code);
+    return log;
+  }
   bool has_client() {
     return json::parse(control(R"({"command": "counters"})")).at("gpus").at(0).at("connected");
   }
@@ -120,6 +133,62 @@ TEST_F(Devices, ThatGoInTheMiddleOfWorkEndItAsDeviceLost) {
     kill_model();
     std::filesystem::remove_all(directory() + "/sim");
   }
+}
+
+// As `echo 1 > reset` does. Nothing that the daemon has set up is there any more.
+TEST_F(Devices, ThatSomebodyResetsAreLostWithTheNextJobOfTheDaemon) {
+  start_one({});
+  auto witness = connect();
+  auto device = open(witness);
+  control(R"({"command": "device.reset", "gpu": 0})");
+  const auto vm = device.create_vm(0, Wait(20s));  // has page tables to write
+  ASSERT_FALSE(vm);
+  EXPECT_TRUE(vm.error().status == GPUUMD_DEVICE_ERROR || vm.error().status == GPUUMD_DEVICE_LOST)
+      << vm.error().text;
+  EXPECT_TRUE(wait_event(witness, GPUUMD_EVENT_DEVICE_LOST));
+  const auto again = device.create_vm(0, Wait(20s));
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().status, GPUUMD_DEVICE_LOST) << again.error().text;
+  EXPECT_EQ(state(), "lost");
+  EXPECT_TRUE(eventually([this] { return log_says("somebody else has reset the device"); }))
+      << daemon(0).log();
+  end_daemon(0, 0);
+}
+
+// What a client's engine works at may take as long as it likes.
+TEST_F(Devices, ThatSomebodyResetsInTheMiddleOfWorkAreLost) {
+  start_one({});
+  auto client = connect();
+  auto device = open(client);
+  auto space = Space::make(device, GPUUMD_VM_FAULTS);
+  auto buffer = vram(device, 64 << 20);
+  space.map_on_fault(kVa, buffer, 64 << 20, 4096);
+  for (int n = 0; n < 16; ++n)
+    must(space.queue.fill(kVa + (std::uint64_t{4} << 20) * static_cast<unsigned>(n), 4 << 20, 1));
+  must(space.queue.signal(space.fence, 1));
+  must(space.queue.submit());
+  control(R"({"command": "device.reset", "gpu": 0})");
+  const auto done = space.fence.wait(1, Wait(20s));
+  ASSERT_FALSE(done) << "it had been too quick";
+  EXPECT_EQ(done.error().status, GPUUMD_DEVICE_LOST) << done.error().text;
+  end_daemon(0, 0);
+}
+
+// Nobody has used it since, and to leave the pod is the first that is asked of it.
+TEST_F(Devices, ThatSomebodyHasResetAreFoundAtTheEndAtTheLatest) {
+  start({.gpus = 2, .model = {}, .daemon = {}});
+  control(R"({"command": "device.reset", "gpu": 0})");
+  EXPECT_NE(stop_and_log(0).find("somebody else has reset the device"), std::string::npos);
+}
+
+// Too late for a command, and in time for the end of its ring.
+TEST_F(Devices, WhoseSecurityProcessorIsLateWorkOnAndTheFabricSaysSo) {
+  start({.gpus = 2, .model = {}, .daemon = {}});
+  control(R"({"command": "psp.late", "gpu": 0, "answer_us": 4000000})");
+  expect_works();
+  EXPECT_EQ(state(), "ready");
+  const auto said = stop_and_log(0);
+  EXPECT_NE(said.find("fabric: security processor command"), std::string::npos) << said;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "daemon/gpu/registers/describe.h"
 #include "daemon/gpu/registers/mp0.h"
+#include "daemon/gpu/registers/nbio.h"
 
 namespace gpuumd {
 namespace {
@@ -94,6 +95,12 @@ Step mode1_reset_step(vfio::PciDevice& device, BootState& boot) {
   // reads as all ones is lost for good.
   step.up.every = milliseconds(500);
   return step;
+}
+
+bool reset_since(const BootState& boot) {
+  if (boot.io->read(kMarkPlace) == kMark) return false;
+  const auto mib = boot.topology.nbio.read<nbio::RCC_CONFIG_MEMSIZE>().raw();
+  return mib * base::kMiB == boot.vram_size && !boot.io->lost();
 }
 
 }  // namespace gpuumd

@@ -18,4 +18,8 @@ Step reset_step(vfio::PciDevice& device, BootState& boot);
 // docs/hardware/psp.md, and the command register again. Leaves the mark.
 Step mode1_reset_step(vfio::PciDevice& device, BootState& boot);
 
+// Whether somebody has reset the device since discovery: the mark is gone, and the size of VRAM,
+// which a reset keeps, says that registers are still answered. Reads two registers.
+bool reset_since(const BootState& boot);
+
 }  // namespace gpuumd

@@ -3,12 +3,15 @@
 #include <string>
 #include <utility>
 
+#include "daemon/gpu/bringup/reset.h"
 #include "daemon/gpu/device/sdma_table_engine.h"
 #include "daemon/gpu/registers/describe.h"
 #include "daemon/gpu/registers/mp0.h"
 
 namespace gpuumd {
 namespace {
+
+constexpr const char* kResetByOthers = "somebody else has reset the device";
 
 std::array<std::uint32_t, 4> source_data(const InterruptVector& vector) {
   return {vector.source_data(0), vector.source_data(1), vector.source_data(2),
@@ -149,6 +152,11 @@ bool Gpu::has_gone() {
   return left_the_bus();
 }
 
+void Gpu::look_for_reset() {
+  if (ready_ && !lost_ && !has_gone() && reset_since(boot_))
+    lose({base::Errc::kDeviceError, 0, kResetByOthers});
+}
+
 // A device that was found broken is still there, and is kept: it can be left quiet. It may go
 // later.
 void Gpu::look_for_it() {
@@ -170,10 +178,16 @@ void Gpu::lose(base::Error why) {
   if (lost_) return;
   lost_ = std::move(why);
   // Nothing is as likely to be broken as what is not there any more.
-  if (lost_->code != base::Errc::kDeviceLost && has_gone()) lost_->code = base::Errc::kDeviceLost;
+  if (lost_->code != base::Errc::kDeviceLost) {
+    if (has_gone())
+      lost_->code = base::Errc::kDeviceLost;
+    else if (ready_ && lost_->step != kResetByOthers && reset_since(boot_))
+      lost_->step += std::string("; ") + kResetByOthers;
+  }
   reactor_.post([this] {
-    if (copy_engine_) copy_engine_->fail(*lost_);
-    if (lsdma_) lsdma_->fail(*lost_);
+    const base::Error end{base::Errc::kDeviceLost, lost_->sys, lost_->step};
+    if (copy_engine_) copy_engine_->fail(end);
+    if (lsdma_) lsdma_->fail(end);
     if (table_pool_) table_pool_->device_lost();
     if (ready_) events_.device_lost(*lost_);
     if (left_the_bus()) let_go();

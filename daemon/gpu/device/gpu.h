@@ -91,6 +91,9 @@ class Gpu {
   bool left_the_bus() const;
   // The same after asking the device: a register is read.
   bool has_gone();
+  // Something of it is late, which alone is no loss: loses a device that somebody else has reset.
+  // Up to three registers are read.
+  void look_for_reset();
   const std::optional<base::Error>& lost_why() const { return lost_; }
   // kDeviceLost gets the backend's reason, where it has one.
   base::Error explained(base::Error error) const;

@@ -290,7 +290,8 @@ Step Gpu::engine_step() {
     if (auto routed = route_sdma_doorbells(boot_.topology.nbio, engines); !routed) return routed;
     for (auto& engine : engines_->lane_engines) engine.instance.start();
     for (auto& instance : engines_->own) instance.start();
-    copy_engine_.emplace(reactor_, engines_->own_queue, engines_->own_fence);
+    copy_engine_.emplace(reactor_, engines_->own_queue, engines_->own_fence,
+                         [this](const base::Error& error) { lose(error); });
     copy_engine_->start();
     table_engine_ = std::make_unique<SdmaTableEngine>(*copy_engine_);
     table_writer_->set_engine(table_engine_.get());

@@ -11,8 +11,9 @@ constexpr std::size_t kTailDwords = 1 + 8;
 
 }  // namespace
 
-CopyEngine::CopyEngine(Reactor& reactor, SdmaQueue queue, EngineMemory fence)
-    : reactor_(reactor), queue_(queue), fence_(fence) {}
+CopyEngine::CopyEngine(Reactor& reactor, SdmaQueue queue, EngineMemory fence,
+                       std::move_only_function<void(const base::Error&)> on_hung)
+    : reactor_(reactor), queue_(queue), fence_(fence), on_hung_(std::move(on_hung)) {}
 
 void CopyEngine::start() {
   assert(in_flight_.empty());
@@ -100,8 +101,10 @@ bool CopyEngine::poll() {
     waiting_.pop_front();
     any = true;
   }
-  if (!in_flight_.empty() && reactor_.now() - oldest_since_ > kJobDeadline)
+  if (!in_flight_.empty() && reactor_.now() - oldest_since_ > kJobDeadline) {
     fail({base::Errc::kDeviceError, 0, "the daemon's copy engine: no fence in 2 s"});
+    if (on_hung_) on_hung_(*failed_);
+  }
   // Called last and from a list of its own: a callback may submit the next job.
   auto finished = std::exchange(finished_, {});
   for (auto& [done, result] : finished) done(std::move(result));

@@ -26,8 +26,11 @@ class CopyEngine {
   static constexpr Duration kJobDeadline = std::chrono::seconds(2);
   static constexpr std::size_t kMaxJobDwords = 4096;
 
-  // `fence` is an 8-byte word in VMID 0 that only this engine writes.
-  CopyEngine(Reactor& reactor, SdmaQueue queue, EngineMemory fence);
+  // `fence` is an 8-byte word in VMID 0 that only this engine writes. `on_hung` is called by
+  // poll(), once for each start(), when a job misses its deadline and before the jobs are told: the
+  // device is to be treated as lost. May be empty.
+  CopyEngine(Reactor& reactor, SdmaQueue queue, EngineMemory fence,
+             std::move_only_function<void(const base::Error&)> on_hung = {});
 
   // Empty ring, nothing in flight: after the instance has started.
   void start();
@@ -73,6 +76,7 @@ class CopyEngine {
   Reactor& reactor_;
   SdmaQueue queue_;
   EngineMemory fence_;
+  std::move_only_function<void(const base::Error&)> on_hung_;
   std::uint64_t next_point_ = 0;
   std::uint64_t trap_after_ = 0;  // the last point that a TRAP follows
   TimePoint oldest_since_{};
