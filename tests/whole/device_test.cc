@@ -152,7 +152,7 @@ TEST_F(Devices, ThatSomebodyResetsAreLostWithTheNextJobOfTheDaemon) {
   EXPECT_EQ(state(), "lost");
   EXPECT_TRUE(eventually([this] { return log_says("somebody else has reset the device"); }))
       << daemon(0).log();
-  end_daemon(0, 0);
+  end_daemon(0, 1);
 }
 
 // What a client's engine works at may take as long as it likes.
@@ -171,14 +171,14 @@ TEST_F(Devices, ThatSomebodyResetsInTheMiddleOfWorkAreLost) {
   const auto done = space.fence.wait(1, Wait(20s));
   ASSERT_FALSE(done) << "it had been too quick";
   EXPECT_EQ(done.error().status, GPUUMD_DEVICE_LOST) << done.error().text;
-  end_daemon(0, 0);
+  end_daemon(0, 1);
 }
 
 // Nobody has used it since, and to leave the pod is the first that is asked of it.
 TEST_F(Devices, ThatSomebodyHasResetAreFoundAtTheEndAtTheLatest) {
   start({.gpus = 2, .model = {}, .daemon = {}});
   control(R"({"command": "device.reset", "gpu": 0})");
-  EXPECT_NE(stop_and_log(0).find("somebody else has reset the device"), std::string::npos);
+  EXPECT_NE(stop_and_log(1).find("somebody else has reset the device"), std::string::npos);
 }
 
 // Too late for a command, and in time for the end of its ring.
@@ -189,6 +189,19 @@ TEST_F(Devices, WhoseSecurityProcessorIsLateWorkOnAndTheFabricSaysSo) {
   EXPECT_EQ(state(), "ready");
   const auto said = stop_and_log(0);
   EXPECT_NE(said.find("fabric: security processor command"), std::string::npos) << said;
+}
+
+// It is kept from memory, and nobody waits for its answers.
+TEST_F(Devices, ThatWereFoundBrokenAreNotWaitedForAtTheEnd) {
+  start_one({});
+  auto client = connect();
+  auto device = open(client);
+  control(R"({"command": "device.reset", "gpu": 0})");
+  control(R"({"command": "psp.late", "gpu": 0, "answer_us": 3600000000})");
+  EXPECT_FALSE(device.create_vm(0, Wait(20s)));
+  EXPECT_TRUE(wait_event(client, GPUUMD_EVENT_DEVICE_LOST));
+  const auto said = stop_and_log(1);
+  EXPECT_EQ(said.find("timed out"), std::string::npos) << said;
 }
 
 }  // namespace

@@ -116,7 +116,8 @@ void Gpu::start(BringUp::Done done) {
       device_->handle_events();
       look_for_it();
     });
-  bring_up_ = std::make_unique<BringUp>(reactor_, [this] { return left_the_bus(); }, steps());
+  bring_up_ =
+      std::make_unique<BringUp>(reactor_, [this] { return cut_off_ || left_the_bus(); }, steps());
   bring_up_->start([this, done = std::move(done)](base::Result<void> result) mutable {
     ready_ = result.has_value();
     if (!result) result = std::unexpected(explained(std::move(result.error())));
@@ -133,6 +134,9 @@ base::Error Gpu::explained(base::Error error) const {
 void Gpu::shut_down(BringUp::Done done) {
   ready_ = false;
   if (!bring_up_) return done({});
+  // A device that was found broken need not answer. It is kept from memory first, so that nothing
+  // has to be waited for.
+  if (lost_ && !left_the_bus()) cut_off_ = set_bus_master(*device_, false).has_value();
   bring_up_->shut_down(std::move(done));
 }
 

@@ -154,6 +154,7 @@ class Gpu {
   bool ready_ = false;
   std::optional<base::Error> lost_;
   bool let_go_ = false;
+  bool cut_off_ = false;  // lost, and off the bus by our doing: nothing is waited for
 
   // In the order of making: each may use those above it, and goes before them.
   BootState boot_;
