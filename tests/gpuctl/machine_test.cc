@@ -157,6 +157,27 @@ TEST_F(GpuctlMachine, BindShowsThePlanAndDoesItWhenToldTo) {
   EXPECT_EQ(driver(), "amdgpu");
 }
 
+TEST_F(GpuctlMachine, WhatUnbindCouldNotRestoreIsAWarning) {
+  made_->add({.address = kGpu, .driver = "amdgpu"});
+  FakeKernel kernel(*made_);
+  kernel.match(kGpu, "amdgpu");
+  const auto break_resets = [&] {
+    ASSERT_EQ(run({"bind", "--yes", kGpu}).code, gpuctl::kOk);
+    made_->remove(FakeMachine::dir_of(kGpu) + "/reset_method");
+    made_->put(FakeMachine::dir_of(kGpu) + "/reset_method/x", "");  // a write fails
+  };
+  break_resets();
+  const auto back = run({"unbind", "--yes", kGpu});
+  EXPECT_EQ(back.code, gpuctl::kOk) << back.error;
+  EXPECT_THAT(back.out, HasSubstr("done: 0000:03:00.0  vfio-pci -> amdgpu\n"
+                                  "  WARNING: its reset methods \"flr bus\""));
+  made_->remove(FakeMachine::dir_of(kGpu) + "/reset_method");
+  made_->put(FakeMachine::dir_of(kGpu) + "/reset_method", "flr bus\n");
+  break_resets();
+  const auto document_of_it = document({"unbind", "--yes", kGpu}, "bind_document");
+  EXPECT_EQ(document_of_it["devices"][0]["not_restored"].size(), 1u);
+}
+
 TEST_F(GpuctlMachine, StateDirIsWhereOldDriversAreKept) {
   made_->add({.address = kGpu, .driver = "amdgpu"});
   FakeKernel kernel(*made_);

@@ -52,7 +52,7 @@ class Bind : public ::testing::Test {
                           std::chrono::milliseconds patience = 30s) {
     auto state = BindState::lock(machine_.roots(), state_dir());
     if (!state) return std::unexpected(state.error());
-    const auto made = plan(addresses, options);
+    auto made = plan(addresses, options);
     if (!made) return std::unexpected(made.error());
     return carry_out(machine_.roots(), *made, *state, patience);
   }
@@ -60,9 +60,14 @@ class Bind : public ::testing::Test {
                             std::chrono::milliseconds patience = 30s) {
     auto state = BindState::lock(machine_.roots(), state_dir());
     if (!state) return std::unexpected(state.error());
-    const auto made = plan_unbind(machine_.roots(), *state, addresses);
+    auto made = plan_unbind(machine_.roots(), *state, addresses);
     if (!made) return std::unexpected(made.error());
-    return carry_out(machine_.roots(), *made, *state, patience);
+    auto done = carry_out(machine_.roots(), *made, *state, patience);
+    not_restored_.clear();
+    for (const auto& device : made->devices)
+      not_restored_.insert(not_restored_.end(), device.not_restored.begin(),
+                           device.not_restored.end());
+    return done;
   }
   std::optional<Remembered> remembered() const {
     return BindState::read(machine_.roots(), state_dir())->find(at(kGpu));
@@ -71,6 +76,7 @@ class Bind : public ::testing::Test {
   FakeMachine machine_;
   std::optional<FakeKernel> kernel_;
   std::string text_;
+  std::vector<std::string> not_restored_;  // of unbind()
 };
 
 TEST_F(Bind, TakesADeviceFromItsDriverAndGivesItBack) {
@@ -343,6 +349,67 @@ TEST_F(Bind, PartThatResetsKillLosesThoseMethodsBeforeItIsBound) {
   EXPECT_EQ(machine_.get(dir(kGpu) + "/reset_method"), "flr pm bus");
 }
 
+// Function 0 of a card says "flr bus" until the kernel has found function 1, and then still says
+// so.
+TEST_F(Bind, MethodsThatAreAsRememberedAreNotWrittenAgain) {
+  add_gpu("amdgpu");
+  start_kernel();
+  kernel_->can_reset_by(kGpu, "");
+  ASSERT_TRUE(bind({at(kGpu)}));
+  const auto returned = unbind({at(kGpu)});
+  ASSERT_TRUE(returned) << returned.error().message();
+  EXPECT_THAT(not_restored_, ::testing::IsEmpty());
+  EXPECT_EQ(machine_.get(dir(kGpu) + "/reset_method"), "flr bus");
+  EXPECT_EQ(driver(kGpu), "amdgpu");
+  EXPECT_FALSE(remembered());
+}
+
+TEST_F(Bind, MethodsThatTheKernelHasNoMoreAreItsOwnChoice) {
+  add_gpu("amdgpu", "0x74a1");
+  machine_.put(dir(kGpu) + "/reset_method", "flr pm bus\n");
+  machine_.add({.address = "0000:04:00.0", .driver = "snd_hda_intel", .group = 8});
+  start_kernel();
+  kernel_->match("0000:04:00.0", "snd_hda_intel");
+  const std::vector<PciAddress> both = {at(kGpu), at("0000:04:00.0")};
+  ASSERT_TRUE(bind(both));
+  kernel_->can_reset_by(kGpu, "flr pm");
+  const auto returned = unbind(both);
+  ASSERT_TRUE(returned) << returned.error().message();
+  EXPECT_EQ(machine_.get(dir(kGpu) + "/reset_method"), "flr pm");
+  EXPECT_EQ(driver(kGpu), "amdgpu");
+  EXPECT_EQ(driver("0000:04:00.0"), "snd_hda_intel");
+  ASSERT_THAT(not_restored_, ::testing::SizeIs(1));
+  EXPECT_THAT(not_restored_[0], HasSubstr("\"flr pm bus\""));
+  EXPECT_THAT(not_restored_[0], HasSubstr("chose (flr pm)"));
+}
+
+TEST_F(Bind, UndoingDoesNotFailOfMethodsThatTheKernelHasNoMore) {
+  add_gpu("amdgpu", "0x74a1");
+  machine_.put(dir(kGpu) + "/reset_method", "flr pm bus\n");
+  start_kernel();
+  kernel_->can_reset_by(kGpu, "flr pm");
+  kernel_->refuse("vfio-pci");
+  const auto bound = bind({at(kGpu)}, {}, 1s);
+  ASSERT_FALSE(bound);
+  EXPECT_THAT(bound.error().step, HasSubstr("undone; 0000:03:00.0: its reset methods"));
+  EXPECT_EQ(machine_.get(dir(kGpu) + "/reset_method"), "flr pm");
+  for (int i = 0; i < 1000 && driver(kGpu).empty(); ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(driver(kGpu), "amdgpu");
+}
+
+TEST_F(Bind, MethodsThatCannotBeWrittenKeepNobodyFromTheOldDriver) {
+  add_gpu("amdgpu");
+  start_kernel();
+  ASSERT_TRUE(bind({at(kGpu)}));
+  machine_.remove(dir(kGpu) + "/reset_method");
+  machine_.put(dir(kGpu) + "/reset_method/x", "");  // a read and a write fail
+  const auto returned = unbind({at(kGpu)});
+  ASSERT_TRUE(returned) << returned.error().message();
+  EXPECT_EQ(driver(kGpu), "amdgpu");
+  ASSERT_THAT(not_restored_, ::testing::SizeIs(1));
+  EXPECT_THAT(not_restored_[0], HasSubstr("\"flr bus\" are not restored: "));
+}
+
 TEST_F(Bind, PartThatItsLastCloseKillsIsTakenOnlyWhenToldTo) {
   machine_.add({.address = kGpu, .device = "0x74a1", .driver = "amdgpu", .behind_bridge = true});
   EXPECT_EQ(code_of_plan({at(kGpu)}), Errc::kUnsupported);
@@ -410,7 +477,7 @@ TEST_F(Bind, StateThatCannotBeWrittenStopsItBeforeTheDeviceIsTouched) {
   add_gpu("amdgpu");
   start_kernel();
   auto state = BindState::lock(machine_.roots(), state_dir());
-  const auto made = plan({at(kGpu)});
+  auto made = plan({at(kGpu)});
   machine_.put("/var/lib/gpuumd/bind.json.new/x", "");  // a folder where the file would go
   EXPECT_FALSE(carry_out(machine_.roots(), *made, *state, 10s));
   EXPECT_EQ(machine_.get(dir(kGpu) + "/driver_override"), "(null)");

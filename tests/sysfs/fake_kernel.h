@@ -38,6 +38,11 @@ class FakeKernel {
     const std::lock_guard lock(mutex_);
     matches_[address] = driver;
   }
+  // Reset methods that the device can do from now on, whatever it has said: the kernel refuses a
+  // text with any other (needs resets_of_sysfs.cc in the program, and is for this process alone).
+  void can_reset_by(const std::string& address, const std::string& methods) {
+    machine_.put(FakeMachine::dir_of(address) + "/reset_method.possible", methods);
+  }
   // The driver takes nothing from now on.
   void refuse(const std::string& driver) {
     const std::lock_guard lock(mutex_);

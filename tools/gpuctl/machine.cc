@@ -150,7 +150,8 @@ json plan_document(const vfio::sysfs::Plan& plan, const vfio::sysfs::BindState& 
                        {"to", or_null(device.to)},
                        {"kernel_chooses", device.kernel_chooses},
                        {"steps", std::move(steps)},
-                       {"warnings", device.warnings}});
+                       {"warnings", device.warnings},
+                       {"not_restored", device.not_restored}});
   }
   return {{"verb", plan.binds ? "bind" : "unbind"},
           {"done", false},
@@ -214,7 +215,7 @@ Outcome<json> bind_devices(const Machine& machine, const BindRequest& request,
   auto state = request.yes ? vfio::sysfs::BindState::lock(roots, directory)
                            : vfio::sysfs::BindState::read(roots, directory);
   if (!state) return std::unexpected(failure(state.error()));
-  const auto plan = make_plan(roots, *state, request, addresses);
+  auto plan = make_plan(roots, *state, request, addresses);
   if (!plan) return std::unexpected(failure(plan.error()));
   auto document = plan_document(*plan, *state);
   if (!request.yes) return document;
@@ -223,6 +224,7 @@ Outcome<json> bind_devices(const Machine& machine, const BindRequest& request,
   show(begun);
   if (auto done = vfio::sysfs::carry_out(roots, *plan, *state, request.patience); !done)
     return std::unexpected(failure(done.error()));
+  document = plan_document(*plan, *state);
   document["done"] = true;
   return document;
 }

@@ -121,8 +121,10 @@ std::string render_plan(const json& document) {
 
 std::string render_done(const json& document) {
   std::string out;
-  for (const auto& device : document["devices"])
+  for (const auto& device : document["devices"]) {
     out += "done: " + shown(device["address"]) + "  " + outcome(device) + "\n";
+    for (const auto& text : device["not_restored"]) out += "  WARNING: " + shown(text) + "\n";
+  }
   return out;
 }
 

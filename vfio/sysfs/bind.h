@@ -17,9 +17,10 @@
 namespace vfio::sysfs {
 
 struct Step {
-  std::string what;   // "unbind from amdgpu"
-  std::string path;   // the attribute
-  std::string value;  // what is written; a new line alone empties an attribute
+  std::string what;              // "unbind from amdgpu"
+  std::string path;              // the attribute
+  std::string value;             // what is written; a new line alone empties an attribute
+  bool restores_resets = false;  // as far as can be; the steps after it are made all the same
 };
 
 struct DevicePlan {
@@ -31,6 +32,7 @@ struct DevicePlan {
   bool was_remembered = false;
   std::vector<Step> steps;  // none: all is as it should be
   std::vector<std::string> warnings;
+  std::vector<std::string> not_restored;  // by carry_out(): what is not as before, and why
 };
 
 struct Plan {
@@ -59,9 +61,10 @@ base::Result<Plan> plan_unbind(const Roots& roots, const BindState& state,
 // Carries the plan out, device by device, and stops at the first error, which names the device and
 // the step, and the devices that were done before it and stay so. What bind had done to that device
 // is undone, except after kTimeout: then the kernel still holds it, and nothing more is written.
-// kDeviceLost when the device went away. `state` must be locked. Takes no longer than `patience`,
-// and for undoing 10 s more.
-base::Result<void> carry_out(const Roots& roots, const Plan& plan, BindState& state,
+// kDeviceLost when the device went away. Reset methods that cannot be restored are no error:
+// `not_restored` says so. `state` must be locked. Takes no longer than `patience`, and for undoing
+// 10 s more.
+base::Result<void> carry_out(const Roots& roots, Plan& plan, BindState& state,
                              std::chrono::milliseconds patience);
 
 }  // namespace vfio::sysfs

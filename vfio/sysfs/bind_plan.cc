@@ -160,6 +160,12 @@ base::Result<void> check_group_unused(const Roots& roots, const OpenNodes& nodes
   return {};
 }
 
+// The kernel has them as they are remembered as a rule, and need not take the same text again.
+bool has_methods(const std::string& path, const std::string& methods) {
+  const auto now = read_guarded(path, kReadPatience);
+  return now && words(*now) == words(methods);
+}
+
 void add_return_steps(const Roots& roots, DevicePlan& plan) {
   const auto directory = roots.function(plan.address);
   const auto address = plan.address.text();
@@ -170,9 +176,12 @@ void add_return_steps(const Roots& roots, DevicePlan& plan) {
   plan.steps.push_back(
       {before.driver_override.empty() ? "let any driver have it" : "restore its driver_override",
        directory + "/driver_override", before.driver_override + "\n"});
-  if (before.reset_method && exists(directory + "/reset_method"))
-    plan.steps.push_back(
-        {"restore its reset methods", directory + "/reset_method", *before.reset_method + "\n"});
+  const auto resets = directory + "/reset_method";
+  if (before.reset_method && exists(resets) && !has_methods(resets, *before.reset_method))
+    plan.steps.push_back({.what = "restore its reset methods",
+                          .path = resets,
+                          .value = *before.reset_method + "\n",
+                          .restores_resets = true});
   if (before.power_control && exists(directory + "/power/control"))
     plan.steps.push_back(
         {"restore its power control", directory + "/power/control", *before.power_control + "\n"});
