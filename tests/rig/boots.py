@@ -17,6 +17,7 @@ class Boot:
     edu = False
     function = {}  # options of the model beyond MODEL_OPTIONS
     inside = [0, 1]  # GPUs of the pod that the guest has
+    machine_type = Machine
 
     def __init__(self, rig, name):
         self.rig, self.name = rig, name
@@ -35,8 +36,9 @@ class Boot:
         try:
             with self.check("boots"):
                 self.model = outside.Model(self.rig.bin, self.directory, 2, **MODEL_OPTIONS, **self.function)
-                self.machine = Machine(self.rig.qemu, self.rig.kernel, self.rig.initramfs, self.directory, self.iommu,
-                                       [self.model.socket(n) for n in self.inside], self.edu)
+                self.machine = self.machine_type(
+                    self.rig.qemu, self.rig.kernel, self.rig.initramfs, self.directory, self.iommu,
+                    [self.model.socket(n) for n in self.inside], self.edu)
                 self.machine.boot()
                 self.guest = Guest(self.machine)
             if self.guest:

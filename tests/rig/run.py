@@ -10,6 +10,7 @@ import sys
 import time
 
 import boots
+from card import Card
 from report import Report
 
 
@@ -44,7 +45,7 @@ def main():
     start = time.monotonic()
     rig.pack()
     print(f"rig: {rig.kernel.name}, programs of {rig.bin}, {rig.initramfs.stat().st_size >> 20} MiB initramfs", flush=True)
-    for name, boot in boots.BOOTS.items():
+    for name, boot in {**boots.BOOTS, "card": Card}.items():
         if not re.search(arguments.only, name):
             continue
         reason = boot.left_out(rig)
