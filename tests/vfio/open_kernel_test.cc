@@ -344,6 +344,30 @@ TEST_F(OpenBackends, WhatIsUsualOrWasAskedForNeedsNoRemark) {
   }
 }
 
+// Its unbind has begun before the kernel can ask us for it.
+TEST_F(OpenBackends, ADeviceThatIsTakenAwayWhileItIsOpenedIsGivenBack) {
+  bool armed = false;
+  kernel_.on(VFIO_DEVICE_GET_IRQ_INFO, [](int, void* argument) {
+    auto* const info = static_cast<vfio_irq_info*>(argument);
+    info->flags = VFIO_IRQ_INFO_EVENTFD;
+    info->count = info->index == VFIO_PCI_REQ_IRQ_INDEX ? 1 : 0;
+    return 0;
+  });
+  kernel_.on(VFIO_DEVICE_SET_IRQS, [&](int, void* argument) {
+    armed = static_cast<const vfio_irq_set*>(argument)->count == 1;
+    fs::remove_all(root_ + directory(kGpu) + "/vfio-dev/vfio3");
+    return 0;
+  });
+  for (const char* backend : {"iommufd", "group"}) {
+    fs::create_directories(root_ + directory(kGpu) + "/vfio-dev/vfio3");
+    says(fails(std::string(",backend=") + backend), Errc::kDeviceLost, {"wants the device back"});
+    EXPECT_FALSE(armed) << "it is let go of";
+  }
+  // Kernels before 6.1 have no such folder, and by the group need none.
+  fs::remove_all(root_ + directory(kGpu) + "/vfio-dev");
+  EXPECT_EQ(identity(",backend=group").backend, "group");
+}
+
 TEST_F(OpenBackends, WhoeverGoesByTheGroupForWantOfIommufdSaysWhy) {
   kernel_.on(VFIO_DEVICE_ATTACH_IOMMUFD_PT, -EOPNOTSUPP);
   auto found = identity();

@@ -192,6 +192,17 @@ base::Error explained(const base::Error& error, const Target& target, const sysf
   return {base::Errc::kBusy, error.sys, std::move(text)};
 }
 
+// An unbind that came before the request interrupt was armed goes unheard: the kernel asks again
+// only after 10 s, and waits for us meanwhile. From Linux 6.6 on (vfio_unregister_group_dev) it
+// takes the device out of sysfs before it asks; older ones after we have let go.
+base::Result<void> check_still_there(const sysfs::Roots& roots, const sysfs::Function& function) {
+  if (function.vfio_device.empty() ||
+      sysfs::exists(roots.function(function.address) + "/vfio-dev/" + function.vfio_device))
+    return {};
+  return base::fail(base::Errc::kDeviceLost,
+                    "the kernel wants the device back (unbind or hot-unplug)");
+}
+
 }  // namespace
 
 base::Result<KernelName> KernelName::parse(std::string_view name) {
@@ -233,8 +244,12 @@ base::Result<std::unique_ptr<KernelDevice>> open_kernel_device(std::string name,
   identity.name = std::move(name);
   identity.backend = opened->backend;
   identity.backend_remark = std::move(opened->remark);
-  return KernelDevice::create(std::move(identity), std::move(opened->device),
-                              std::move(opened->space), std::move(target->may_reset));
+  auto device = KernelDevice::create(std::move(identity), std::move(opened->device),
+                                     std::move(opened->space), std::move(target->may_reset));
+  if (!device) return device;
+  if (auto there = check_still_there(options.roots, target->function); !there)
+    return std::unexpected(there.error());
+  return device;
 }
 
 }  // namespace vfio
