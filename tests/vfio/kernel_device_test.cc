@@ -75,7 +75,11 @@ TEST_F(KernelDevice, AResetFindsInterruptsDisarmed) {
 // An unbind holds the device's lock while it waits for us: EAGAIN.
 TEST_F(KernelDevice, AResetOfADeviceThatIsTakenAwaySaysSo) {
   kernel_.on(VFIO_DEVICE_RESET, -EAGAIN);
-  EXPECT_EQ(device_->reset().error().code, Errc::kBusy) << "somebody else's lock";
+  const auto busy = device_->reset();
+  ASSERT_FALSE(busy);
+  EXPECT_EQ(busy.error().code, Errc::kBusy);
+  EXPECT_NE(busy.error().step.find("somebody has the device's lock"), std::string::npos)
+      << busy.error().step;
   EXPECT_FALSE(device_->lost());
 
   kernel_.on(VFIO_DEVICE_RESET, [this](int, void*) {

@@ -108,11 +108,14 @@ base::Result<void> DeviceFile::unmask_intx() {
 }
 
 base::Result<void> DeviceFile::reset() {
-  if (const int done = call_kernel(fd(), VFIO_DEVICE_RESET, nullptr); done < 0)
-    return base::fail(
-        done == -EAGAIN || done == -EBUSY ? base::Errc::kBusy : base::Errc::kDeviceError,
-        "VFIO_DEVICE_RESET", -done);
-  return {};
+  const int done = call_kernel(fd(), VFIO_DEVICE_RESET, nullptr);
+  if (done >= 0) return {};
+  if (done == -EAGAIN || done == -EBUSY)
+    return base::fail(base::Errc::kBusy,
+                      "VFIO_DEVICE_RESET: somebody has the device's lock: it is being unbound, "
+                      "unplugged or reset (see the kernel's log)",
+                      -done);
+  return base::fail(base::Errc::kDeviceError, "VFIO_DEVICE_RESET", -done);
 }
 
 base::Result<void> DeviceFile::read(std::uint64_t at, std::span<std::byte> to) const {
