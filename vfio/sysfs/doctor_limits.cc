@@ -8,10 +8,14 @@
 namespace vfio::sysfs::doctor {
 namespace {
 
-// What the daemon maps for itself (rings, tables, staging of one client), with room.
-constexpr std::uint64_t kLeastMemlock = std::uint64_t{64} << 20;
+// What a daemon needs of it to start, for each device: its rings, in one chunk. All else comes with
+// clients.
+constexpr std::uint64_t kLeastMemlock = std::uint64_t{2} << 20;
 
-std::string mebibytes(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+std::string readable(std::uint64_t bytes) {
+  const bool small = bytes < std::uint64_t{1} << 20;
+  return std::to_string(bytes >> (small ? 10 : 20)) + (small ? " KiB" : " MiB");
+}
 
 }  // namespace
 
@@ -29,8 +33,11 @@ Check check_memlock(const Surroundings& surroundings) {
   }
   const auto limit = *surroundings.memlock_bytes;
   check.level = limit < kLeastMemlock ? Level::kProblem : Level::kWarning;
-  check.found = mebibytes(limit) + ": the limit of what devices of this user can reach of memory" +
-                (limit < kLeastMemlock ? ", less than a daemon needs to start" : "");
+  check.found = readable(limit) +
+                (limit < kLeastMemlock
+                     ? ": less than the 2 MiB that a daemon needs for each device to start"
+                     : ": all host memory that devices of this user can reach counts against it, "
+                       "clients' buffers too");
   check.remedy =
       "LimitMEMLOCK=infinity in the daemon's systemd unit, or \"memlock unlimited\" in "
       "/etc/security/limits.conf, or the capability CAP_IPC_LOCK";
