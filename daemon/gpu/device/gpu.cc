@@ -126,8 +126,10 @@ void Gpu::start(BringUp::Done done) {
 }
 
 base::Error Gpu::explained(base::Error error) const {
-  if (error.code == base::Errc::kDeviceLost && device_->lost())
-    error.step += ": " + device_->lost_why();
+  if (error.code != base::Errc::kDeviceLost) return error;
+  // The backend's reason for a device that was let go of is just that.
+  const auto why = lost_ ? lost_->step : device_->lost_why();
+  if (!why.empty() && why != error.step) error.step += ": " + why;
   return error;
 }
 

@@ -95,7 +95,7 @@ class Gpu {
   // Up to three registers are read.
   void look_for_reset();
   const std::optional<base::Error>& lost_why() const { return lost_; }
-  // kDeviceLost gets the backend's reason, where it has one.
+  // kDeviceLost gets the reason for which the device is lost.
   base::Error explained(base::Error error) const;
   // Whoever finds the device broken says so here; events follow once.
   void lose(base::Error why);

@@ -73,6 +73,7 @@ void add_model_options(CLI::App& app, gpusim::PodSetup& setup) {
       {"discovery", "where the discovery table is named: top or scratch (top)"},
       {"interrupts", "what the PCI function has: msix, intx or none (msix)"},
       {"flr", "function-level reset: on, off, or deaf: says that it has reset and has not (on)"},
+      {"gone_after", "accesses to registers after which the function is gone; 0: never (0)"},
       {"stall", "what a retry fault holds up: queue or instance (queue)"},
       {"hdp", "when stores through BAR 0 reach engines: strict or off (strict)"},
       {"revision", "silicon revision (0)"},

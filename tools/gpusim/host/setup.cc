@@ -124,6 +124,8 @@ const std::map<std::string_view, Setter>& setters() {
                             {"off", GpuOptions::Reset::kOff},
                             {"deaf", GpuOptions::Reset::kDeaf}});
        }},
+      {"gone_after",
+       [](PodSetup& s, std::string_view v) { return set_number(s.gpu.gone_after, v, 0, ~0ull); }},
       {"revision",
        [](PodSetup& s, std::string_view v) { return set_number(s.gpu.revision, v, 0, 15); }},
       {"pod",

@@ -139,6 +139,7 @@ base::Result<void> Gpu::finish() {
   auto mapped = RegisterPage::create(kRegisterBarBytes, page, registers_);
   if (!mapped) return std::unexpected(mapped.error());
   register_page_ = std::make_unique<RegisterPage>(std::move(*mapped));
+  if (options_.gone_after != 0) go_after(options_.gone_after);
   return {};
 }
 
