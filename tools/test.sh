@@ -61,14 +61,16 @@ build() {
     { grep -E 'error|FAILED|warning' "$results/build-$1" | head -n 40; return 1; }
 }
 
-# run PRESET LABEL [NAME=VALUE ...]: the ctest entries of a build, counted test by test.
+# run PRESET LABEL [NAME=VALUE ...]: the ctest entries of a build that have the label, or "all", counted
+# test by test.
 run() {
-  local preset=$1 label=$2
+  local preset=$1 label=$2 labelled=()
   shift 2
+  [ "$label" = all ] || labelled=(-L "$label")
   local out="$results/$preset-$label-${1:-default}"
   mkdir -p "$out"
-  say "tests: $preset ${label#.} $*"
-  env "$@" GTEST_OUTPUT="json:$out/" ctest --test-dir "build/$preset" -L "$label" -R "$only" \
+  say "tests: $preset $label $*"
+  env "$@" GTEST_OUTPUT="json:$out/" ctest --test-dir "build/$preset" ${labelled[@]+"${labelled[@]}"} -R "$only" \
     --no-tests=error --output-on-failure -j2 >"$out/log" 2>&1
   local code=$?
   [ $code -eq 0 ] || sed -n '/\[  FAILED  \]/p;/Failure$/,+4p;/ERROR: .*Sanitizer/,+20p;/WARNING: ThreadSan/,+20p;/tests failed/,$p' "$out/log" | head -n 200
@@ -108,12 +110,12 @@ step "packages" tools/setup.sh
 [ $rig -eq 0 ] || begin_rig
 step "checks: format, citations, layers" tools/check.sh
 step "build: debug (g++)" build debug
-run debug . GPUUMD_TEST_BAR0=64M
+run debug all GPUUMD_TEST_BAR0=64M
 run debug whole GPUUMD_TEST_BAR0=vram
 if [ $all -eq 1 ]; then
   step "headers compile alone" cmake --build build/debug --target check_headers -- -k 0
   step "build: asan (clang++)" build asan
-  run asan . GPUUMD_TEST_BAR0=64M
+  run asan all GPUUMD_TEST_BAR0=64M
   run asan whole GPUUMD_TEST_BAR0=vram
   step "build: tsan" build tsan
   run tsan threads TSAN_OPTIONS=halt_on_error=1
