@@ -68,7 +68,8 @@ void ShareTable::hang_ups() {
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), 0);
   for (int i = 0; i < count; ++i) {
-    if (pairs_.erase(events[i].data.u64) != 0) closed_(ShareKey(events[i].data.u64));
+    const std::uint64_t key = events[i].data.u64;  // a copy: the kernel's struct is packed
+    if (pairs_.erase(key) != 0) closed_(ShareKey(key));
   }
 }
 

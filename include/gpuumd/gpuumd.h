@@ -31,7 +31,12 @@ extern "C" {
 #define GPUUMD_API __attribute__((visibility("default")))
 #define GPUUMD_API_VERSION 1u
 
+/* The library may be newer than its caller, so any number can come: C++ has to know that. */
+#ifdef __cplusplus
+typedef enum gpuumd_status : int {
+#else
 typedef enum gpuumd_status {
+#endif
   GPUUMD_OK = 0,
   GPUUMD_INVALID_ARGUMENT = 1, /* the request is wrong: size 0, misaligned, unknown flag */
   GPUUMD_OUT_OF_RANGE = 2,     /* past the end of a buffer or of the address space */
