@@ -117,6 +117,14 @@ TEST_F(InterruptHandlerTest, TheLineIsLetGoWhenTheReadPointerHasReachedTheWriteP
   EXPECT_EQ(bus.lowered, 1u);
 }
 
+TEST_F(InterruptHandlerTest, TheLineIsLetGoByAReset) {
+  raise(1);
+  settle();
+  const auto before = bus.lowered;
+  ih.reset();
+  EXPECT_EQ(bus.lowered, before + 1);
+}
+
 TEST_F(InterruptHandlerTest, D27_OneMsiUntilTheReadPointerIsWritten) {
   raise(1);
   raise(2);

@@ -119,6 +119,7 @@ void InterruptHandler::reset() {
   ring1_routes_ = {};
   cam_doorbell_ = 0;
   cntl2_ = 0;
+  if (host_ != nullptr) host_->lower_line();
 }
 
 // Client 0 is the interrupt handler itself, whose vectors never go to ring 1.
