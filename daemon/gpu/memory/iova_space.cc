@@ -34,6 +34,9 @@ base::Result<IovaSpace> IovaSpace::create(const vfio::IovaLimits& limits, std::u
                                           unsigned dma_bits) {
   if ((limits.page_sizes & base::kPageSize) == 0)
     return base::fail(base::Errc::kUnsupported, "IOMMU without 4 KiB pages");
+  if (limits.usable.empty())
+    return base::fail(base::Errc::kUnsupported,
+                      "DMA without an IOMMU: no address would be the device's alone");
   IovaSpace space;
   space.chunks_.free = usable(limits, dma_bits);
   base::Iova largest, largest_end;
