@@ -103,7 +103,7 @@ class Binding:
         self.gpuctl("devices")
         self.guest.must(f"kill -CONT {pid}")
         wait_until("the kernel to unbind", lambda: self.driver(gpu) == "", 30)
-        self.guest.end_daemon("stopped", pid)
+        self.guest.end_daemon("stopped", pid, codes=(1,))
 
     def without_iommu(self):
         """On a machine without an IOMMU: the reason and the remedy; with VFIO's no-IOMMU mode, a warning."""

@@ -38,10 +38,9 @@ class Guest:
     def end_daemon(self, name, pid, codes=(0,)):
         """SIGTERM; it has to end, by itself, in time."""
         self.must(f"kill -TERM {pid}")
-        self.machine.wait_gone(pid)
-        log = self.log(name)
-        if "Assertion" in log or "terminate called" in log:
-            raise Trouble(f"{name} ended badly: {last_line(log)}")
+        code = self.machine.wait_line(name, 1, "exit ", 60)
+        if int(code) not in codes:
+            raise Trouble(f"{name} ended with {code}: {last_line(self.log(name).rpartition('exit ')[0])}")
 
     def log(self, name):
         return self.run(f"cat /tmp/{name}.log")[1]
@@ -53,9 +52,9 @@ class Guest:
                 return line
         return None
 
-    def refused(self, device, *words, user=None, patience=60):
+    def refused(self, device, *words, user=None, before="", patience=60):
         """gpuumd on this device ends with an error, in one line with all the words, in time."""
-        command = f"gpuumd --device {device} --runtime-dir /tmp/refused-{user} --log-level off"
+        command = f"{before}gpuumd --device {device} --runtime-dir /tmp/refused-{user} --log-level off"
         if user:
             command = f"su -s /bin/sh {user} -c {shlex.quote(command)}"
         code, text = self.run(command, patience)

@@ -175,9 +175,10 @@ class Machine:
         return text
 
     def start(self, name, command, ready, patience=60):
-        """Starts a program in the guest's background, its output in /tmp/NAME.log, and waits for a line of it that
-        begins with `ready`; its pid."""
-        pid = self.must(f": >/tmp/{name}.log; {command} >/tmp/{name}.log 2>&1 & echo $!").split()[-1]
+        """Starts a program in the guest's background, its output in /tmp/NAME.log and after it "exit CODE", and waits
+        for a line of it that begins with `ready`; its pid."""
+        self.must(f": >/tmp/{name}.log; {{ {command} & echo pid $!; wait $!; echo exit $?; }} >/tmp/{name}.log 2>&1 &")
+        pid = self.wait_line(name, 1, "pid ", patience)
         self.wait_line(name, pid, ready, patience)
         return int(pid)
 
@@ -223,7 +224,10 @@ class Machine:
             (self.directory / "guest.log").write_text(f"not to be had: {error}\n")
 
     def end(self):
+        """Once, or again without effect."""
         end_program(self.process, 5)
+        if not self.sockets.exists():
+            return
         for line in (self.shell, self.control):
             if line:
                 line.close()

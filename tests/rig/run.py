@@ -23,12 +23,14 @@ class Rig:
         self.kernel = pathlib.Path(arguments.kernel)
         self.keep = pathlib.Path(arguments.keep)
         self.initramfs = self.keep / "initramfs.gz"
+        self.bench = arguments.bench
         self.report = Report()
         # Debian's kernel has VFIO's group interface and no iommufd.
         self.iommufd = self.kernel.name != "kernel-debian"
 
     def pack(self):
-        programs = [self.bin / name for name in boots.PROGRAMS if (self.bin / name).exists()]
+        names = boots.PROGRAMS if self.bench is None else ["gpuumd", "gpuumd-bench"]
+        programs = [self.bin / name for name in names if (self.bin / name).exists()]
         maker = pathlib.Path(__file__).with_name("initramfs.sh")
         subprocess.run([maker, self.initramfs, self.kernel, *programs], check=True)
 
@@ -37,6 +39,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("bin", "qemu", "kernel", "keep", "only"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--bench")
     arguments = parser.parse_args()
     # Ends by an exception, so that everything that was started is ended.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -45,7 +48,8 @@ def main():
     start = time.monotonic()
     rig.pack()
     print(f"rig: {rig.kernel.name}, programs of {rig.bin}, {rig.initramfs.stat().st_size >> 20} MiB initramfs", flush=True)
-    for name, boot in {**boots.BOOTS, "card": Card}.items():
+    all_boots = {**boots.BOOTS, "card": Card} if rig.bench is None else {"bench": boots.Bench}
+    for name, boot in all_boots.items():
         if not re.search(arguments.only, name):
             continue
         reason = boot.left_out(rig)

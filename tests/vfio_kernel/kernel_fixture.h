@@ -106,6 +106,7 @@ class KernelVfio : public testing::Test {
   std::string sysfs(const std::string& attribute) const {
     return "/sys/bus/pci/devices/" + address_ + "/" + attribute;
   }
+  static bool has_iommufd() { return std::filesystem::exists("/dev/iommu"); }
   bool has_iommu() const { return get(sysfs("iommu_group/name")) != "vfio-noiommu"; }
   bool is(std::string_view vendor, std::string_view device = "") const {
     return get(sysfs("vendor")) == vendor && (device.empty() || get(sysfs("device")) == device);

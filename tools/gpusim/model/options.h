@@ -78,7 +78,7 @@ struct GpuOptions {
   Interrupts interrupts = Interrupts::kMsix;
   enum class Reset : std::uint8_t { kOn, kOff, kDeaf } function_reset = Reset::kOn;
   std::uint64_t gone_after = 0;  // accesses to registers, then the function is gone; 0: it stays
-  unsigned revision = 0;  // silicon revision in the strap register; bit 4: AID stepping A1
+  unsigned revision = 0;         // silicon revision in the strap register; bit 4: AID stepping A1
 
   PodOptions pod;
 };
