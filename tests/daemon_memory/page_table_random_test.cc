@@ -72,6 +72,8 @@ class RandomPageTable : public ::testing::TestWithParam<std::tuple<Unmapped, int
       ASSERT_EQ(found->write, expected->second.write) << "page " << page;
       ASSERT_GE(found->fragment, 9 * found->level);
       const std::uint64_t run = std::uint64_t{1} << found->fragment;
+      ASSERT_EQ((found->address ^ va(page)) / base::kPageSize % run, 0u)
+          << "page " << page << ": aligned alike in both spaces";
       const std::uint64_t start =
           (va(page) / base::kPageSize & ~(run - 1)) - kFirst / base::kPageSize;
       for (std::uint64_t i = 0; i < run; ++i) {

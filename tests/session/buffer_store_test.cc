@@ -1,6 +1,7 @@
 // Buffers on a device that works, and on one that does not.
 #include "daemon/session/buffer_store.h"
 
+#include "daemon/session/join.h"
 #include "tests/session/device_rig.h"
 
 namespace gpuumd {
@@ -24,6 +25,46 @@ class Buffers : public test::DeviceRig {
            device.gpu().table_pages().vram_pages() * base::kPageSize;
   }
 };
+
+TEST_F(Buffers, FH_6_MemoryReadsAsZeroWhateverWasThere) {
+  constexpr std::uint64_t kBytes = 2 * base::kMiB;
+  auto all = std::make_shared<std::vector<VramBlock>>();
+  ASSERT_TRUE(wait<void>([&](Device& device, auto done) {
+    auto& gpu = device.gpu();
+    Join filled(std::move(done));
+    while (auto block = gpu.vram().allocate(kBytes, VramZone::kInvisibleFirst)) {
+      gpu.copy_engine().fill(gpu.vram_map().mc(block->offset()), 0xA5A5'A5A5, kBytes,
+                             filled.part());
+      all->push_back(std::move(*block));
+    }
+    filled.end();
+  }));
+  on([&](Device&) { all->clear(); });
+  auto buffer = create(kBytes);
+  ASSERT_TRUE(buffer);
+  ASSERT_TRUE(wait<void>([&](Device& device, auto done) {
+    device.buffers().make_present(*buffer, 0, kBytes, std::move(done));
+  }));
+  // To where the CPU can read it.
+  VramBlock window;
+  ASSERT_TRUE(wait<void>([&](Device& device, auto done) {
+    auto& gpu = device.gpu();
+    window = std::move(*gpu.vram().allocate(kBytes, VramZone::kVisible));
+    const auto runs = (*buffer)->runs(0, kBytes);
+    EXPECT_EQ(runs.size(), 1u);
+    gpu.copy_engine().copy(gpu.vram_map().mc(runs[0].vram_offset()),
+                           gpu.vram_map().mc(window.offset()), kBytes, std::move(done));
+  }));
+  on([&](Device& device) {
+    auto& bar = *device.gpu().boot().bars.vram;
+    std::uint64_t wrong = 0;
+    for (std::uint64_t at = 0; at < kBytes; at += 8)
+      wrong += bar.read64(window.offset().value() + at) != 0 ? 1 : 0;
+    EXPECT_EQ(wrong, 0u);
+    window.reset();
+    buffer->reset();
+  });
+}
 
 TEST_F(Buffers, AnAlignedBufferIsMadeOfAlignedPieces) {
   for (const auto kind : {Memory::kVram, Memory::kHost}) {

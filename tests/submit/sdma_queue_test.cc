@@ -55,6 +55,31 @@ TEST_F(SdmaQueueTest, ASubmissionIsPaddedAndRungOnce) {
   EXPECT_TRUE(queue.empty());
 }
 
+// The engine may read at once.
+TEST_F(SdmaQueueTest, AllIsInMemoryWhenTheDoorbellRings) {
+  auto queue = rig.make_queue(3, 1024);
+  queue.program();
+  const auto place = [&](std::uint32_t low) {
+    return rig.io.values.at(kQueue3 + low) | std::uint64_t{rig.io.values.at(kQueue3 + low + 1)}
+                                                 << 32;
+  };
+  const auto* ring = rig.memory.find(0, place(0x201) << 8, 1024);
+  const auto* pointers = rig.memory.find(0, place(0x207), 16);
+  unsigned rings = 0;
+  rig.doorbells.state().on_doorbell = [&](std::uint64_t, std::uint64_t value) {
+    ++rings;
+    std::uint64_t told = 0;
+    std::uint32_t last = 0;
+    std::memcpy(&told, pointers + 8, 8);
+    std::memcpy(&last, ring + 15 * 4, 4);
+    EXPECT_EQ(told, value);
+    EXPECT_EQ(last, 0x1234u);
+  };
+  std::vector<std::uint32_t> packets(16, 0x1234);
+  ASSERT_TRUE(queue.submit(packets));
+  EXPECT_EQ(rings, 1u);
+}
+
 TEST_F(SdmaQueueTest, PacketsWrapRoundTheRing) {
   auto queue = rig.make_queue(3, 1024);  // 256 dwords
   queue.program();
