@@ -11,4 +11,6 @@ fi
 clang-format-19 --dry-run --Werror "${sources[@]}" >/dev/null 2>&1 || status=1
 
 python3 tools/check_citations.py || status=1
+# The mutations still apply, and name tests that exist.
+tools/mutate.sh --check || status=1
 exit $status
