@@ -1,5 +1,7 @@
 #include "tools/gpusim/model/data_mover.h"
 
+#include <unistd.h>
+
 #include <emmintrin.h>
 
 #include <algorithm>
@@ -32,14 +34,22 @@ void stream_line(std::byte* to, const std::byte* from) {
   _mm_stream_si128(out + 3, d);
 }
 
-// `to` 16-byte aligned. The caller does the sfence. Eight pages side by side: the processor's own
-// prefetch ends with a page, and one page after another leaves memory idle at each start.
+// The processor's own prefetch ends with a page, and one page after another leaves memory idle at
+// each start, so several go side by side. But their lines are all in one set of the first cache:
+// with 8 ways there, eight pages were four times slower than two (docs/performance.md).
+std::size_t pages_abreast() {
+  static const std::size_t kPages = ::sysconf(_SC_LEVEL1_DCACHE_ASSOC) >= 12 ? 8 : 2;
+  return kPages;
+}
+
+// `to` 16-byte aligned. The caller does the sfence.
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
-  constexpr std::size_t kLine = 64, kAhead = 4 * kLine, kSide = 8;
+  constexpr std::size_t kLine = 64, kAhead = 4 * kLine;
+  const std::size_t sides = pages_abreast();
   std::size_t done = 0;
-  for (; bytes - done >= kSide * base::kPageSize; done += kSide * base::kPageSize)
+  for (; bytes - done >= sides * base::kPageSize; done += sides * base::kPageSize)
     for (std::size_t line = 0; line < base::kPageSize; line += kLine)
-      for (std::size_t side = 0; side < kSide; ++side) {
+      for (std::size_t side = 0; side < sides; ++side) {
         const std::size_t at = done + side * base::kPageSize + line;
         _mm_prefetch(reinterpret_cast<const char*>(from + at + kAhead), _MM_HINT_T0);
         stream_line(to + at, from + at);
