@@ -315,8 +315,11 @@ class Pod(Boot):
         refused = {int(at, 16) >> 12 for at in re.findall(pattern, self.guest.run("dmesg")[1])}
         if told not in refused:
             raise Trouble(f"the daemon says page {told:#x}, the kernel {sorted(map(hex, refused))}")
-        # The hub that the client did not use misleads the daemon's own engine, with which the device is lost.
-        self.guest.end_daemon("stray", pid, codes=(0, 1))
+        # The hub that the client did not use may have misled the daemon's own engine, with which the device is lost.
+        for hub in ("gfxhub0", "gfxhub1"):
+            self.model.command(f"{hub}.wrong_iova", gpu=0, add=1, count=0)
+        lost = "lost" in self.guest.must("gpuctl --runtime-dir /run/stray list")
+        self.guest.end_daemon("stray", pid, codes=(1,) if lost else (0,))
         return told
 
     def mapped_pages(self):

@@ -107,6 +107,15 @@ TEST_F(Devices, ThatGoAreNoticedToldAndLetGo) {
   end_daemon(0, 1);
 }
 
+// 64 MiB by faults of 4 KiB: fence point 1 is a while away.
+void start_faulting_fills(Space& space, const gpuumd::Buffer& buffer) {
+  space.map_on_fault(kVa, buffer, 64 << 20, 4096);
+  for (int n = 0; n < 16; ++n)
+    must(space.queue.fill(kVa + (std::uint64_t{4} << 20) * static_cast<unsigned>(n), 4 << 20, 1));
+  must(space.queue.signal(space.fence, 1));
+  must(space.queue.submit());
+}
+
 // With work, faults and table updates under way, which nobody finishes.
 TEST_F(Devices, ThatGoInTheMiddleOfWorkEndItAsDeviceLost) {
   for (int round = 0; round < 4; ++round) {
@@ -115,11 +124,7 @@ TEST_F(Devices, ThatGoInTheMiddleOfWorkEndItAsDeviceLost) {
     auto device = open(client);
     auto space = Space::make(device, GPUUMD_VM_FAULTS);
     auto buffer = vram(device, 64 << 20);
-    space.map_on_fault(kVa, buffer, 64 << 20, 4096);
-    for (int n = 0; n < 16; ++n)
-      must(space.queue.fill(kVa + (std::uint64_t{4} << 20) * static_cast<unsigned>(n), 4 << 20, 1));
-    must(space.queue.signal(space.fence, 1));
-    must(space.queue.submit());
+    start_faulting_fills(space, buffer);
     std::this_thread::sleep_for(std::chrono::milliseconds(20 * round));
     control(R"({"command": "device.gone"})");
     const auto mapped = space.vm.map(kStagingVa + (1 << 30), buffer, 0, kSize, kReadWrite);
@@ -162,11 +167,7 @@ TEST_F(Devices, ThatSomebodyResetsInTheMiddleOfWorkAreLost) {
   auto device = open(client);
   auto space = Space::make(device, GPUUMD_VM_FAULTS);
   auto buffer = vram(device, 64 << 20);
-  space.map_on_fault(kVa, buffer, 64 << 20, 4096);
-  for (int n = 0; n < 16; ++n)
-    must(space.queue.fill(kVa + (std::uint64_t{4} << 20) * static_cast<unsigned>(n), 4 << 20, 1));
-  must(space.queue.signal(space.fence, 1));
-  must(space.queue.submit());
+  start_faulting_fills(space, buffer);
   control(R"({"command": "device.reset", "gpu": 0})");
   const auto done = space.fence.wait(1, Wait(20s));
   ASSERT_FALSE(done) << "it had been too quick";

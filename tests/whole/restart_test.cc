@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/whole/client.h"
@@ -130,9 +131,9 @@ TEST_F(GuestRestartPod, AnExportersDaemonThatDiesEndsTheImportAndNothingHangs) {
   EXPECT_TRUE(told);
   const auto state = must(import.state());
   EXPECT_TRUE(state == GPUUMD_REVOKED || state == GPUUMD_PEER_LOST) << gpuumd_status_text(state);
-  // Refused: a kernel resets the device when its daemon has died, and nobody explains it in time.
-  EXPECT_TRUE(ended == GPUUMD_OK || ended == GPUUMD_REVOKED || ended == GPUUMD_PEER_LOST ||
-              ended == GPUUMD_REFUSED)
+  // A kernel resets the device when its daemon has died, and nobody explains the refusals in time.
+  const bool refusal = std::getenv("GPUUMD_TEST_DEVICES") != nullptr && ended == GPUUMD_REFUSED;
+  EXPECT_TRUE(ended == GPUUMD_OK || ended == GPUUMD_REVOKED || ended == GPUUMD_PEER_LOST || refusal)
       << gpuumd_status_text(ended);
   // B's own work goes on, and the pair works again.
   EXPECT_TRUE(other.read(kVa, kSize) == data);
